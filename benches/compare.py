@@ -1,0 +1,751 @@
+"""gradscan against its peers, side by side: same data, same process, page cache warm, answers compared before times.
+
+    python benches/compare.py [--only NAME]... [--quick] [--threads N] [--json FILE]
+
+Prints `name  ours  peer  ratio  must  aim  ok`. `must` is the floor that the project promises, `aim` what it wants.
+A row whose two sides disagree about the data stops the run, whatever its times. `--quick` shrinks every size: it shows
+that each row runs and that the answers agree, and judges no ratio. Exit code 1 if a ratio is below its floor, or if no
+row ran.
+
+The peers are what a competent user would write with the usual tools. Kernel rows run on one thread on both sides. A
+peer that has but one thread (`json.loads`, rlprobe) meets gradscan with all of them, unless `--threads` says otherwise;
+pyarrow gets as many as gradscan.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import bottleneck
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pyarrow.parquet as pq
+from rlprobe.doctor import REGISTRY, diagnose
+from rlprobe.schemas import Event, RunManifest, StepRecord
+from rlprobe.storage import RunWriter
+
+import gradscan as gs
+
+SPIKE_RATIO = 10.0
+MIN_SPIKES = 3
+MB = 1e6
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+# --- Answers ---------------------------------------------------------------------------------------------------------
+
+
+class Facts(NamedTuple):
+    """What both sides must say of one run. Steps are null where the check does not fire, spikes are 0."""
+
+    n: int
+    nan: int
+    inf: int
+    median: float | None
+    first_bad: int | None
+    spikes: int
+    first_spike: int | None
+
+
+def judge(steps: Ints, norms: Floats, bad: npt.NDArray[np.bool_]) -> Facts:
+    """The two checks as a numpy user writes them. `bad`: rows that another signal than the gradient norm damns."""
+    finite = np.isfinite(norms)
+    values = norms[finite]
+    median = float(np.median(values)) if values.size else None
+    spikes = np.flatnonzero(finite & (norms > SPIKE_RATIO * median)) if median else np.empty(0, np.int64)
+    damaged = np.flatnonzero(~finite | bad)
+    fires = spikes.size >= MIN_SPIKES
+    return Facts(
+        n=norms.size,
+        nan=int(np.isnan(norms).sum()),
+        inf=int(np.isinf(norms).sum()),
+        median=median,
+        first_bad=int(steps[damaged[0]]) if damaged.size else None,
+        spikes=int(spikes.size) if fires else 0,
+        first_spike=int(steps[spikes[0]]) if fires else None,
+    )
+
+
+def facts_of_scan(scan: gs.Scan) -> dict[str, Facts]:
+    """The same facts out of a finished scan, by the first part of the run's name."""
+    series = scan.series.filter(pl.col("role") == "grad_norm")
+    first = {(row["run"], row["check"]): row for row in scan.findings.iter_rows(named=True)}
+    out = {}
+    for row in series.iter_rows(named=True):
+        nonfinite, spikes = first.get((row["run"], "nonfinite")), first.get((row["run"], "spikes"))
+        out[Path(row["run"]).parts[0]] = Facts(
+            n=row["n"],
+            nan=row["nan"],
+            inf=row["inf"],
+            median=row["median"],
+            first_bad=nonfinite["first_step"] if nonfinite else None,
+            spikes=spikes["count"] if spikes else 0,
+            first_spike=spikes["first_step"] if spikes else None,
+        )
+    return out
+
+
+def same_facts(ours: gs.Scan, peer: Mapping[str, Facts]) -> None:
+    """Same runs, same facts; and the archive must hold damage of both kinds, or agreeing means little."""
+    mine = facts_of_scan(ours)
+    assert mine.keys() == peer.keys(), f"runs differ: {sorted(mine.keys() ^ peer.keys())[:5]}"
+    wrong = {run: (mine[run], peer[run]) for run in mine if mine[run] != peer[run]}
+    assert not wrong, f"{len(wrong)} runs differ, such as {next(iter(wrong.items()))}"
+    assert any(f.first_bad is not None for f in peer.values()), "no run of the archive has a NaN"
+    assert any(f.spikes for f in peer.values()), "no run of the archive has spikes"
+
+
+# --- Data ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One training: steps, gradient norms in single precision (as torch computes them), a falling loss."""
+
+    steps: Ints
+    norms: Floats
+    losses: Floats
+
+
+def curves(runs: int, rows: int, *, interval: int = 1, seed: int = 0) -> Iterator[Curve]:
+    """Mostly healthy runs; of every ten one dies of NaN, one has a single Inf, one has spikes."""
+    rng = np.random.default_rng(seed)
+    for run in range(runs):
+        norms = rng.lognormal(-0.3, 0.45, rows).astype(np.float32).astype(np.float64)
+        losses = 1.5 + 2.0 * np.exp(-np.arange(rows) / (rows / 4)) + rng.normal(0, 0.05, rows)
+        if run % 10 == 3:
+            norms[rows * 3 // 4 :] = losses[rows * 3 // 4 :] = np.nan
+        elif run % 10 == 5:
+            norms[rows // 3] = np.inf
+        elif run % 10 == 7:
+            norms[rng.choice(np.arange(rows // 2, rows), 5, replace=False)] *= 80.0
+        yield Curve(np.arange(1, rows + 1) * interval, norms, losses)
+
+
+def matrix(runs: int, rows: int, *, infinities: bool) -> Floats:
+    """The norms of many runs as one array."""
+    table = np.stack([curve.norms for curve in curves(runs, rows)])
+    # bottleneck's median takes Inf for a value: its rows hold none, so that both sides compute the same.
+    if not infinities:
+        table[np.isinf(table)] = np.nan
+    return table
+
+
+class TrainerState:
+    """trainer_state.json as transformers writes it: `json.dumps(asdict(state), indent=2, sort_keys=True) + "\\n"`."""
+
+    @staticmethod
+    def skeleton(history: list[dict[str, object]], steps: int) -> str:
+        control = {"should_epoch_stop": False, "should_evaluate": False, "should_log": False, "should_save": True}
+        state = {
+            "best_global_step": None,
+            "best_metric": None,
+            "best_model_checkpoint": None,
+            "epoch": 3.0,
+            "eval_steps": 500,
+            "global_step": steps,
+            "is_hyper_param_search": False,
+            "is_local_process_zero": True,
+            "is_world_process_zero": True,
+            "log_history": history,
+            "logging_steps": 10,
+            "max_steps": steps,
+            "num_input_tokens_seen": 0,
+            "num_train_epochs": 3,
+            "save_steps": 500,
+            "stateful_callbacks": {"TrainerControl": {"args": control, "attributes": {}}},
+            "total_flos": 1.650178932629255e19,
+            "train_batch_size": 8,
+            "trial_name": None,
+            "trial_params": None,
+        }
+        return json.dumps(state, indent=2, sort_keys=True) + "\n"
+
+    @staticmethod
+    def entry(step: int, norm: float, loss: float) -> dict[str, object]:
+        return {
+            "epoch": step / 6666,
+            "grad_norm": norm,
+            "learning_rate": 2e-05 * (1 - step / 1e9),
+            "loss": loss,
+            "step": step,
+        }
+
+    @classmethod
+    def write(cls, path: Path, curve: Curve) -> None:
+        """A whole training: its rows, an evaluation every 200 rows, and the summary of a finished run at the end."""
+        history: list[dict[str, object]] = []
+        last = int(curve.steps[-1])
+        rows = zip(curve.steps.tolist(), curve.norms.tolist(), curve.losses.tolist(), strict=True)
+        for k, (step, norm, loss) in enumerate(rows):
+            history.append(cls.entry(step, norm, loss))
+            if k % 200 == 199:
+                history.append(
+                    {
+                        "epoch": step / 6666,
+                        "eval_loss": 1.75,
+                        "eval_runtime": 16.2797,
+                        "eval_samples_per_second": 14.497,
+                        "step": step,
+                    }
+                )
+        history.append(
+            {"epoch": 3.0, "step": last, "total_flos": 1.65e19, "train_loss": 1.62, "train_runtime": 2959.8245}
+        )
+        path.parent.mkdir(parents=True)
+        path.write_text(cls.skeleton(history, last))
+
+    @classmethod
+    def write_big(cls, path: Path, size: int) -> int:
+        """About `size` bytes, the last row NaN; returns the number of rows.
+
+        Rows are rendered from a pool: dumping a gigabyte takes minutes.
+        """
+        pool = []
+        for curve in curves(1, 1000):
+            for norm, loss in zip(curve.norms.tolist(), curve.losses.tolist(), strict=True):
+                text = json.dumps(cls.entry(0, norm, loss), indent=2, sort_keys=True).replace("\n", "\n    ")
+                pool.append(("\n    " + text).rpartition("0")[0])
+        rows = size // (sum(map(len, pool)) // len(pool) + 15)
+        head, tail = cls.skeleton([], rows).split('"log_history": []')
+        end = "\n    },"
+        with path.open("w") as file:
+            file.write(head + '"log_history": [')
+            for start in range(1, rows, 20_000):
+                file.write("".join(f"{pool[k % 1000]}{k}{end}" for k in range(start, min(start + 20_000, rows))))
+            last = json.dumps(cls.entry(rows, float("nan"), 1.5), indent=2, sort_keys=True).replace("\n", "\n    ")
+            file.write(f"\n    {last}\n  ]{tail}")
+        return rows
+
+
+class JsonLines:
+    """A JSON object a line, by `json.dumps`."""
+
+    @staticmethod
+    def write(path: Path, curve: Curve) -> None:
+        with path.open("w") as file:
+            for step, norm, loss in zip(curve.steps.tolist(), curve.norms.tolist(), curve.losses.tolist(), strict=True):
+                row = {
+                    "step": step,
+                    "loss": loss,
+                    "grad_norm": norm,
+                    "learning_rate": 2e-05 * (1 - step / 1e9),
+                    "epoch": step / 6666,
+                }
+                file.write(json.dumps(row) + "\n")
+
+    @staticmethod
+    def write_big(path: Path, size: int) -> int:
+        """About `size` bytes of the wide rows of a GRPO trainer, the last row NaN; returns the number of rows."""
+        rng = np.random.default_rng(1)
+        names = [
+            f"{group}/{part}"
+            for group in ("completions", "rewards", "sampling", "clip_ratio")
+            for part in ("mean", "min", "max", "std", "p95", "low")
+        ]
+        pool = []
+        for norm in next(curves(1, 1000)).norms.tolist():
+            row = {"loss": float(rng.normal()), "grad_norm": norm, "learning_rate": 1e-06} | {
+                name: float(rng.normal()) for name in names
+            }
+            pool.append(", " + json.dumps(row)[1:] + "\n")
+        rows = size // (sum(map(len, pool)) // len(pool) + 15)
+        with path.open("w") as file:
+            for start in range(1, rows, 5_000):
+                file.write("".join(f'{{"step": {k}{pool[k % 1000]}' for k in range(start, min(start + 5_000, rows))))
+            file.write(json.dumps({"step": rows, "loss": 0.5, "grad_norm": float("nan")}) + "\n")
+        return rows
+
+
+class Rlprobe:
+    """rlprobe recordings by rlprobe's own writer: the fields that a GRPO trainer fills."""
+
+    @staticmethod
+    def write(path: Path, curve: Curve, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        manifest = RunManifest(
+            run_id=path.name, created_at="2026-01-01T00:00:00+00:00", algorithm="grpo", model_name="synthetic/toy"
+        )
+        noise = rng.normal(0, 0.02, (curve.steps.size, 12))
+        with RunWriter(path, manifest) as writer:
+            for k, (step, norm, loss) in enumerate(
+                zip(curve.steps.tolist(), curve.norms.tolist(), curve.losses.tolist(), strict=True)
+            ):
+                x = noise[k].tolist()
+                finite = bool(np.isfinite(norm))
+                writer.add_step(
+                    StepRecord(
+                        step=step,
+                        timestamp=1.76e9 + 2.0 * step,
+                        reward_mean=0.4 + x[0],
+                        reward_std=0.35 + x[1],
+                        reward_min=x[2],
+                        reward_max=1 + x[3],
+                        reward_components={"correctness": 0.3 + x[0], "format": 0.1 + x[1]},
+                        kl_mean=0.05 + x[4],
+                        kl_max=0.2 + x[5],
+                        kl_positional=[0.05 + v for v in x[:8]],
+                        entropy_mean=1.5 + x[6],
+                        logprob_mean=-1.2 + x[7],
+                        clip_fraction=0.1 + x[8],
+                        adv_mean=x[9],
+                        adv_std=1 + x[10],
+                        loss=loss,
+                        lr=1e-6,
+                        grad_norm=norm,
+                        grad_norm_post_clip=min(norm, 1.0) if finite else norm,
+                        nan_count=int(np.isnan(norm)),
+                        inf_count=int(np.isinf(norm)),
+                        completion_len_mean=200 + x[11],
+                        step_time_s=2 + x[0],
+                    )
+                )
+                if step % 500 == 0:
+                    writer.log_event(
+                        Event(timestamp=1.76e9 + 2.0 * step, kind="checkpoint", step=step, message=f"ckpt-{step}")
+                    )
+
+
+# --- The race --------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Lab:
+    """Where a row finds its data: sizes, and archives that are written once and shared by the rows that use them."""
+
+    folder: Path
+    quick: bool
+    threads: int | None
+
+    def size(self, full: int, quick: int) -> int:
+        return quick if self.quick else full
+
+    @cached_property
+    def trainer_states(self) -> Path:
+        root = self.folder / "trainer_state"
+        for k, curve in enumerate(curves(self.size(200, 10), self.size(2000, 250), interval=10)):
+            TrainerState.write(root / f"run-{k:03}" / "trainer_state.json", curve)
+        return root
+
+    @cached_property
+    def jsonl(self) -> Path:
+        root = self.folder / "jsonl"
+        root.mkdir()
+        for k, curve in enumerate(curves(self.size(200, 10), self.size(2000, 250))):
+            JsonLines.write(root / f"run-{k:03}.jsonl", curve)
+        return root
+
+    @cached_property
+    def rlprobe(self) -> Path:
+        root = self.folder / "rlprobe"
+        for k, curve in enumerate(curves(self.size(100, 10), self.size(2000, 250))):
+            Rlprobe.write(root / f"run-{k:03}", curve, seed=k)
+        return root
+
+    def scan(self, path: Path) -> gs.Scan:
+        return gs.scan(path, threads=self.threads, progress=False)
+
+
+@dataclass(frozen=True)
+class Race:
+    """Two ways to the same answer; `agree` raises if it is not the same."""
+
+    ours: Callable[[], Any]
+    peer: Callable[[], Any]
+    agree: Callable[[Any, Any], None]
+
+    def run(self, quick: bool) -> tuple[float, float]:
+        """Seconds of ours and of the peer: the best of several rounds, in turns so that a noisy machine hurts both."""
+        self.agree(self.ours(), self.peer())  # also warms the page cache and every lazy import
+        if quick:
+            return self.clock(self.ours), self.clock(self.peer)
+        times: list[tuple[float, float]] = []
+        spent = 0.0
+        while len(times) < 3 or (spent < 6.0 and len(times) < 25):
+            times.append((self.clock(self.ours), self.clock(self.peer)))
+            spent += sum(times[-1])
+        return min(ours for ours, _ in times), min(peer for _, peer in times)
+
+    @staticmethod
+    def clock(work: Callable[[], Any]) -> float:
+        start = time.perf_counter()
+        work()
+        return time.perf_counter() - start
+
+
+@dataclass(frozen=True)
+class Budget:
+    """A peak of memory that must stay below a limit; both in bytes."""
+
+    path: Path
+    rows: int
+    threads: int | None
+
+    # The limit of a scan: a base (half of it is importing numpy and polars), norms in flight, a little a recording.
+    BASE, A_ROW, A_RECORDING = 150 * MB, 16, 2048
+
+    # VmHWM belongs to the address space that exec made; ru_maxrss also remembers that of the parent at the fork.
+    PROBE = """
+import json, resource, sys
+import gradscan as gs
+scan = gs.scan(sys.argv[1], threads=int(sys.argv[2]) or None, progress=False)
+try:
+    peak = next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith("VmHWM"))
+except OSError:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+json.dump({"peak": peak, "n": scan.series["n"].max(), "first": scan.findings["first_step"].to_list()}, sys.stdout)
+"""
+
+    def run(self) -> tuple[float, float]:
+        command = [sys.executable, "-c", self.PROBE, str(self.path), str(self.threads or 0)]
+        answer = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        assert answer["n"] == self.rows, f"got {answer['n']} rows, want {self.rows}"
+        assert answer["first"] == [self.rows], f"got first bad steps {answer['first']}, want [{self.rows}]"
+        return float(answer["peak"]), self.BASE + self.A_ROW * self.rows + self.A_RECORDING
+
+
+# --- Rows ------------------------------------------------------------------------------------------------------------
+
+
+Prepare = Callable[["Lab"], "Race | Budget"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table: how it is measured, the least that its ratio must be, and what it should be."""
+
+    name: str
+    must: float
+    aim: float | None
+    prepare: Prepare
+
+
+ROWS: list[Row] = []
+
+
+def row(name: str, *, must: float, aim: float | None) -> Callable[[Prepare], Prepare]:
+    """Registers a row."""
+
+    def register(prepare: Prepare) -> Prepare:
+        ROWS.append(Row(name, must, aim, prepare))
+        return prepare
+
+    return register
+
+
+class LoopRow(NamedTuple):
+    n: int
+    nan: int
+    inf: int
+    first_nonfinite: int | None
+    median: float | None
+    max: float | None
+    spikes: int
+    first_spike: int | None
+
+
+def numpy_loop(table: Floats) -> list[LoopRow]:
+    """One run after the other with numpy: what `batch_stats` returns."""
+    out = []
+    for values in table:
+        nan, inf = np.isnan(values), np.isinf(values)
+        finite = np.isfinite(values)
+        kept = values[finite]
+        median = float(np.median(kept)) if kept.size else None
+        above = finite & (values > SPIKE_RATIO * median) if median else np.zeros(values.size, bool)
+        spikes = int(above.sum())
+        out.append(
+            LoopRow(
+                n=values.size,
+                nan=int(nan.sum()),
+                inf=int(inf.sum()),
+                first_nonfinite=None if kept.size == values.size else int(np.argmin(finite)),
+                median=median,
+                max=float(kept.max()) if kept.size else None,
+                spikes=spikes,
+                first_spike=int(np.argmax(above)) if spikes else None,
+            )
+        )
+    return out
+
+
+def same_loop(ours: pl.DataFrame, peer: list[LoopRow]) -> None:
+    mine = [LoopRow(**values) for values in ours.select(LoopRow._fields).iter_rows(named=True)]
+    assert len(mine) == len(peer), f"got {len(mine)} rows, want {len(peer)}"
+    wrong = [(k, a, b) for k, (a, b) in enumerate(zip(mine, peer, strict=True)) if a != b]
+    assert not wrong, f"{len(wrong)} rows differ, such as {wrong[0]}"
+
+
+def bottleneck_columns(table: Floats) -> tuple[Floats, Ints, Ints]:
+    """All runs at once with bottleneck: median, number of spikes, first spike (-1: none)."""
+    median = bottleneck.nanmedian(table, axis=1)
+    above = table > SPIKE_RATIO * median[:, None]
+    spikes = above.sum(axis=1)
+    return median, spikes, np.where(spikes > 0, above.argmax(axis=1), -1)
+
+
+def same_columns(ours: pl.DataFrame, peer: tuple[Floats, Ints, Ints]) -> None:
+    median, spikes, first = peer
+    np.testing.assert_array_equal(ours["median"].to_numpy(), median)
+    np.testing.assert_array_equal(ours["spikes"].to_numpy(), spikes)
+    np.testing.assert_array_equal(ours["first_spike"].fill_null(-1).to_numpy(), first)
+
+
+def batch_race(runs: int, rows: int, *, loop: bool) -> Race:
+    table = matrix(runs, rows, infinities=loop)
+
+    def ours() -> pl.DataFrame:
+        return gs.batch_stats(table, spike_ratio=SPIKE_RATIO, threads=1)
+
+    if loop:
+        return Race(ours, lambda: numpy_loop(table), same_loop)
+    return Race(ours, lambda: bottleneck_columns(table), same_columns)
+
+
+@row("batch_stats 2,000 x 10,000 / numpy loop", must=10, aim=25)
+def batch_long_loop(lab: Lab) -> Race:
+    return batch_race(lab.size(2_000, 20), lab.size(10_000, 1_000), loop=True)
+
+
+@row("batch_stats 20,000 x 500 / numpy loop", must=30, aim=60)
+def batch_wide_loop(lab: Lab) -> Race:
+    return batch_race(lab.size(20_000, 200), 500, loop=True)
+
+
+@row("batch_stats 2,000 x 10,000 / bottleneck", must=4, aim=10)
+def batch_long_bottleneck(lab: Lab) -> Race:
+    return batch_race(lab.size(2_000, 20), lab.size(10_000, 1_000), loop=False)
+
+
+@row("batch_stats 20,000 x 500 / bottleneck", must=4, aim=10)
+def batch_wide_bottleneck(lab: Lab) -> Race:
+    return batch_race(lab.size(20_000, 200), 500, loop=False)
+
+
+@cache
+def tensor(size: int) -> npt.NDArray[np.float32]:
+    """A tensor of single-precision numbers with a handful of non-finite ones."""
+    rng = np.random.default_rng(2)
+    values = rng.standard_normal(size, np.float32)
+    values[rng.choice(size, 5, replace=False)] = [np.nan, np.nan, np.nan, np.inf, -np.inf]
+    return values
+
+
+@row("count_nonfinite 100 MB f32 / numpy", must=3, aim=None)
+def count_numpy(lab: Lab) -> Race:
+    array = tensor(lab.size(25_000_000, 100_000))
+
+    def agree(ours: gs.NonFinite, peer: tuple[int, int]) -> None:
+        assert (ours.nan, ours.inf) == peer == (3, 2), f"got {(ours.nan, ours.inf)}, want {peer}"
+
+    return Race(
+        lambda: gs.count_nonfinite(array), lambda: (int(np.isnan(array).sum()), int(np.isinf(array).sum())), agree
+    )
+
+
+@row("count_nonfinite 100 MB f32 / a.sum()", must=0.8, aim=1)
+def count_reading(lab: Lab) -> Race:
+    array = tensor(lab.size(25_000_000, 100_000))
+
+    def agree(ours: gs.NonFinite, peer: float) -> None:
+        # No peer but the yardstick of reading memory: the sum only knows whether any value is non-finite.
+        assert (ours.nan + ours.inf > 0) == (not np.isfinite(peer))
+        assert ours.first == int(np.flatnonzero(~np.isfinite(array))[0])
+
+    return Race(lambda: gs.count_nonfinite(array), lambda: float(array.sum()), agree)
+
+
+def facts_of_rows(rows: Iterable[Mapping[str, Any]]) -> Facts:
+    """The checks over logged rows that are dicts."""
+    steps, norms, losses = [], [], []
+    for entry in rows:
+        norm = entry.get("grad_norm")
+        if norm is not None:
+            steps.append(entry["step"])
+            norms.append(norm)
+            losses.append(entry["loss"])
+    return judge(np.array(steps), np.array(norms), ~np.isfinite(np.array(losses)))
+
+
+@row("trainer_state.json 200 x 2,000 / json + numpy", must=15, aim=40)
+def trainer_state(lab: Lab) -> Race:
+    root = lab.trainer_states
+
+    def peer() -> dict[str, Facts]:
+        out = {}
+        for path in sorted(root.glob("*/trainer_state.json")):
+            out[path.parent.name] = facts_of_rows(json.loads(path.read_bytes())["log_history"])
+        return out
+
+    return Race(lambda: lab.scan(root), peer, same_facts)
+
+
+@row("JSONL 200 x 2,000 / json + numpy", must=20, aim=50)
+def json_lines(lab: Lab) -> Race:
+    root = lab.jsonl
+
+    def peer() -> dict[str, Facts]:
+        out = {}
+        for path in sorted(root.glob("*.jsonl")):
+            with path.open("rb") as file:
+                out[path.name] = facts_of_rows(map(json.loads, file))
+        return out
+
+    return Race(lambda: lab.scan(root), peer, same_facts)
+
+
+@row("rlprobe 100 x 2,000 / rlprobe diagnose", must=100, aim=400)
+def rlprobe_itself(lab: Lab) -> Race:
+    root = lab.rlprobe
+    alone = {detector.id.lower(): {"enabled": False} for detector in REGISTRY if detector.id != "GRAD_PATHOLOGY"}
+
+    def peer() -> dict[str, list[Any]]:
+        return {path.name: diagnose(path, config=alone) for path in sorted(root.iterdir())}
+
+    def agree(ours: gs.Scan, theirs: dict[str, list[Any]]) -> None:
+        mine = facts_of_scan(ours)
+        assert mine.keys() == theirs.keys(), f"runs differ: {sorted(mine.keys() ^ theirs.keys())[:5]}"
+        fired = 0
+        for run, findings in theirs.items():
+            facts = mine[run]
+            counts = next((f for f in findings if "nan_count+inf_count" in f.evidence[0]["metric"]), None)
+            assert facts.first_bad == (counts.first_step if counts else None), (
+                f"{run}: first bad step {facts.first_bad}, rlprobe {counts}"
+            )
+            # To rlprobe a NaN norm is missing and an Inf a spike: both mean the same spikes where all norms are finite.
+            if facts.nan == facts.inf == 0:
+                spikes = next((f for f in findings if f.evidence[0]["metric"] == "grad_norm"), None)
+                assert facts.first_spike == (spikes.first_step if spikes else None), (
+                    f"{run}: first spike {facts.first_spike}, rlprobe {spikes}"
+                )
+                if spikes:
+                    assert (facts.spikes, facts.median) == (
+                        spikes.evidence[0]["n_spikes"],
+                        spikes.evidence[0]["median"],
+                    )
+            fired += bool(findings)
+        assert fired, "rlprobe found nothing in its own archive"
+
+    return Race(lambda: lab.scan(root), peer, agree)
+
+
+@row("rlprobe 100 x 2,000 / pyarrow 4 columns", must=2, aim=5)
+def rlprobe_pyarrow(lab: Lab) -> Race:
+    root = lab.rlprobe
+
+    def one(path: Path) -> tuple[str, Facts]:
+        # pyarrow at its best: `read_table` adds the dataset layer, and threads within such small tables cost time.
+        with pq.ParquetFile(path / "steps.parquet") as file:
+            table = file.read(columns=["step", "grad_norm", "nan_count", "inf_count"], use_threads=False)
+        steps, norms, nan, inf = (column.to_numpy() for column in table.columns)
+        return path.name, judge(steps, norms, (nan > 0) | (inf > 0))
+
+    def peer() -> dict[str, Facts]:
+        with ThreadPoolExecutor(lab.threads or os.cpu_count()) as pool:
+            return dict(pool.map(one, sorted(root.iterdir())))
+
+    return Race(lambda: lab.scan(root), peer, same_facts)
+
+
+@row("memory: 1 GB trainer_state.json / limit", must=1, aim=None)
+def memory_trainer_state(lab: Lab) -> Budget:
+    path = lab.folder / "big" / "trainer_state.json"
+    path.parent.mkdir()
+    rows = TrainerState.write_big(path, lab.size(1_000_000_000, 300_000))
+    if lab.quick:
+        text = path.read_text()
+        assert json.dumps(json.loads(text), indent=2, sort_keys=True) + "\n" == text, "not what json.dumps writes"
+    return Budget(path, rows, lab.threads)
+
+
+@row("memory: 1 GB JSONL / limit", must=1, aim=None)
+def memory_jsonl(lab: Lab) -> Budget:
+    path = lab.folder / "big.jsonl"
+    return Budget(path, JsonLines.write_big(path, lab.size(1_000_000_000, 300_000)), lab.threads)
+
+
+# --- The table -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Result:
+    """A measured row: seconds, or bytes where `unit` is B."""
+
+    name: str
+    ours: float
+    peer: float
+    unit: str
+    must: float
+    aim: float | None
+    quick: bool
+    ratio: float = field(init=False)
+    ok: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "ratio", self.peer / self.ours)
+        reached = "aim" if self.aim is not None and self.ratio >= self.aim else "must"
+        object.__setattr__(self, "ok", "agree" if self.quick else reached if self.ratio >= self.must else "NO")
+
+    def show(self, amount: float) -> str:
+        if self.unit == "B":
+            return f"{amount / MB:.0f} MB"
+        return f"{amount:.2f} s" if amount >= 1 else f"{amount * 1e3:.2f} ms"
+
+    def line(self) -> str:
+        aim = "-" if self.aim is None else f"{self.aim:g}x"
+        times = f"{self.show(self.ours):>10} {self.show(self.peer):>10} {self.ratio:>8.2f}x"
+        return f"{self.name:<46} {times} {f'{self.must:g}x':>6} {aim:>6}  {self.ok}"
+
+
+def measure(row: Row, lab: Lab) -> Result:
+    contest = row.prepare(lab)
+    ours, peer = contest.run() if isinstance(contest, Budget) else contest.run(lab.quick)
+    return Result(row.name, ours, peer, "B" if isinstance(contest, Budget) else "s", row.must, row.aim, lab.quick)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--only", action="append", metavar="NAME", help="rows whose name contains NAME (repeatable)")
+    parser.add_argument(
+        "--quick", action="store_true", help="tiny sizes: every row runs and the answers agree; no ratio is judged"
+    )
+    parser.add_argument("--threads", type=int, metavar="N", help="threads of the scans (default: all)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the table as JSON")
+    options = parser.parse_args(arguments)
+    rows = [row for row in ROWS if not options.only or any(part.lower() in row.name.lower() for part in options.only)]
+    print(
+        f"{os.cpu_count()} cores, Python {platform.python_version()}, numpy {np.__version__}, gradscan {gs.__version__}"
+    )
+    print(f"{'name':<46} {'ours':>10} {'peer':>10} {'ratio':>9} {'must':>6} {'aim':>6}  ok", flush=True)
+    results = []
+    with tempfile.TemporaryDirectory(prefix="gradscan-compare-") as folder:
+        lab = Lab(Path(folder), options.quick, options.threads)
+        for row in rows:
+            results.append(measure(row, lab))
+            print(results[-1].line(), flush=True)
+    if options.json:
+        options.json.write_text(json.dumps([asdict(result) for result in results], indent=2) + "\n")
+    if not results:
+        print(f"no row is named like {options.only}", file=sys.stderr)
+        return 1
+    return int(any(result.ok == "NO" for result in results))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

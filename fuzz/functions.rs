@@ -1,0 +1,219 @@
+//! One function a reader and a framing: any bytes in, no panic, no hang, no allocation by a number from the bytes.
+//!
+//! Shared by the coverage-guided targets in `fuzz_targets/` and by `cargo test`, which runs them over mutated fixtures.
+
+use gradscan::model::{Format, Limits, Part, Source};
+use gradscan::read::{Request, reader};
+use gradscan::wire::json::{Cursor, Kind, Path, RowScanner, Rows, Sink, Skip, Skipper, Stop, Text, Want};
+use gradscan::wire::lines::{Ending, Lines};
+use gradscan::wire::numbers::{parse_f64, parse_text_value};
+use gradscan::wire::parquet_pages::{Batch, Decoder, Footer, PageHeader, Physical, TAIL, footer_length};
+
+#[path = "../tests/common/memory.rs"]
+pub mod memory;
+
+use memory::Memory;
+
+/// A fuzz function.
+pub type Function = fn(&[u8]);
+
+/// Every function by its name.
+pub const ALL: &[(&str, Function)] = &[
+    #[cfg(feature = "parquet")]
+    ("rlprobe", rlprobe),
+    ("hf_trainer", hf_trainer),
+    ("jsonl", jsonl),
+    ("json_tokenizer", json_tokenizer),
+    ("parquet_pages", parquet_pages),
+];
+
+/// Recognises, reads and judges a source made of `parts`.
+fn source(format: Format, parts: &[(&str, &[u8])]) {
+    let mut memory = Memory::default();
+    let mut source = Source { format, path: "run".into(), directory: String::new(), parts: Vec::new() };
+    let reader = reader(format).expect("the format has a reader");
+    for (name, bytes) in parts {
+        let path = format!("run/{name}");
+        reader.recognise(&path, bytes);
+        source.parts.push(Part { path: path.clone(), name: (*name).to_owned(), size: bytes.len() as u64 });
+        memory.files.insert(path, bytes.to_vec().into());
+    }
+    memory.judge(&source);
+    let everything = Request { everything: true, ..Request::default() };
+    // A refusal is an answer like any other.
+    let _ = memory.read(&source, &everything, &Limits { record: 512, page: 4096, ..Limits::default() });
+}
+
+/// A `trainer_state.json`, alone and beside a copy of which it is the continuation or a branch.
+pub fn hf_trainer(data: &[u8]) {
+    source(Format::HfTrainer, &[("trainer_state.json", data)]);
+    let copy = &data[..data.len() / 2];
+    source(Format::HfTrainer, &[("trainer_state.json", data), ("checkpoint-7/trainer_state.json", copy)]);
+}
+
+/// A file of JSON Lines.
+pub fn jsonl(data: &[u8]) {
+    source(Format::Jsonl, &[("metrics.jsonl", data)]);
+}
+
+/// The table, the events and the manifest of an rlprobe run, each beside sound others.
+#[cfg(feature = "parquet")]
+pub fn rlprobe(data: &[u8]) {
+    const MANIFEST: &[u8] = br#"{"schema_version": 1, "run_id": "r", "created_at": "2026-01-01", "algorithm": "grpo"}"#;
+    const EVENT: &[u8] = b"{\"timestamp\": 1.0, \"kind\": \"nan_detected\", \"step\": 3}\n";
+    for (manifest, steps, events) in [(MANIFEST, data, EVENT), (MANIFEST, b"".as_slice(), data), (data, b"", EVENT)] {
+        let part = if data.len() % 2 == 0 { "steps.parquet" } else { "steps/part-00001.parquet" };
+        source(Format::Rlprobe, &[("manifest.json", manifest), (part, steps), ("events.jsonl", events)]);
+    }
+}
+
+/// The JSON cursor, the skipper, the row scanner and the number parsers: they agree where one value ends.
+pub fn json_tokenizer(data: &[u8]) {
+    for at_end in [false, true] {
+        let mut cursor = Cursor::with_end(data, at_end);
+        let whole = cursor.skip_value().map(|()| cursor.position());
+        // A value that was passed over in one piece ends there in two pieces as well.
+        let (first, second) = data.split_at(data.len() / 2);
+        let mut skipper = Skipper::new();
+        let chopped = match skipper.feed(first, at_end && second.is_empty()) {
+            Ok(Skip::More) => match skipper.feed(second, at_end) {
+                Ok(Skip::Done(used)) => Some(first.len() + used),
+                _ => None,
+            },
+            Ok(Skip::Done(used)) => Some(used),
+            Err(_) => None,
+        };
+        if let (Ok(whole), Some(chopped)) = (&whole, chopped) {
+            assert_eq!(*whole, chopped, "the cursor and the skipper disagree");
+        }
+        // Errors end the walk; what was met before them is what is looked at.
+        let _ = walk(&mut Cursor::with_end(data, at_end));
+        for rows in [Rows::Free, Rows::Lines] {
+            let (mut scanner, mut cells, mut at) = (RowScanner::new(rows), Cells::default(), 0);
+            while at < data.len() {
+                match scanner.object(&data[at..], at_end, &mut cells) {
+                    Ok(used) => at += used.max(1),
+                    Err(Stop::Invalid { at: broken, .. }) => at += broken + 1,
+                    Err(Stop::Incomplete) => break,
+                }
+            }
+        }
+    }
+    for line in Lines::new(data, true, Ending::CarriageReturn) {
+        parse_text_value(line.bytes);
+        if let (Some(ours), Ok(text)) = (parse_f64(line.bytes), std::str::from_utf8(line.bytes))
+            && let Ok(theirs) = text.parse::<f64>()
+        {
+            assert_eq!(ours.to_bits(), theirs.to_bits(), "{text:?}");
+        }
+    }
+}
+
+/// Walks objects and arrays one level deep; the cursor never recurses.
+fn walk(cursor: &mut Cursor<'_>) -> Result<(), Stop> {
+    let mut text = String::new();
+    match cursor.kind()? {
+        Kind::Object => {
+            cursor.enter_object()?;
+            while let Some(key) = cursor.next_key()? {
+                key.decode(&mut text);
+                value(cursor, &mut text)?;
+            }
+        }
+        Kind::Array => {
+            cursor.enter_array()?;
+            while cursor.next_item()? {
+                value(cursor, &mut text)?;
+            }
+        }
+        _ => value(cursor, &mut text)?,
+    }
+    Ok(())
+}
+
+fn value(cursor: &mut Cursor<'_>, text: &mut String) -> Result<(), Stop> {
+    match cursor.kind()? {
+        Kind::String => cursor.string()?.decode(text),
+        Kind::Number => {
+            let number = cursor.number()?;
+            assert!(parse_f64(number).is_some(), "a number that is none: {number:?}");
+        }
+        Kind::Object | Kind::Array => cursor.skip_value()?,
+        _ => {
+            cursor.bare()?;
+        }
+    }
+    Ok(())
+}
+
+#[derive(Default)]
+struct Cells {
+    columns: u32,
+    text: String,
+}
+
+impl Sink for Cells {
+    fn column(&mut self, path: &Path<'_>) -> Want {
+        assert_eq!(path.parts.join("/"), path.joined);
+        self.columns += 1;
+        match self.columns % 4 {
+            0 => Want::Skip,
+            1 => Want::Number(self.columns),
+            2 => Want::Text(self.columns),
+            _ => Want::Note(self.columns),
+        }
+    }
+
+    fn number(&mut self, column: u32, _: f64) {
+        assert!(column <= self.columns);
+    }
+
+    fn text(&mut self, _: u32, text: Text<'_>) {
+        self.text.clear();
+        text.decode(&mut self.text);
+    }
+
+    fn null(&mut self, column: u32) {
+        assert!(column <= self.columns);
+    }
+
+    fn filled(&mut self, column: u32, _: bool) {
+        assert!(column <= self.columns);
+    }
+}
+
+/// The bytes as a Parquet file, as a footer, and as a page in front of its values.
+pub fn parquet_pages(data: &[u8]) {
+    if let Some((body, tail)) = data.split_last_chunk::<TAIL>()
+        && let Ok(length) = footer_length(tail)
+        && let Some(start) = (body.len() as u64).checked_sub(length)
+    {
+        // Damage is an answer like any other.
+        let _ = Footer::parse(&body[start as usize..], start);
+    }
+    let _ = Footer::parse(data, data.len() as u64);
+    let Ok((header, used)) = PageHeader::parse(data) else { return };
+    let page = &data[used..];
+    let physicals = [
+        Physical::Boolean,
+        Physical::Int32 { unsigned: false },
+        Physical::Int64 { unsigned: true },
+        Physical::Float,
+        Physical::Double,
+    ];
+    for (physical, optional) in physicals.iter().flat_map(|physical| [(*physical, false), (*physical, true)]) {
+        let mut decoder = Decoder::new(physical, optional);
+        if decoder.dictionary(page, 3).is_err() || decoder.open(page, header.kind).is_err() {
+            continue;
+        }
+        let mut batch = Batch::default();
+        // A page of nothing but nulls may claim any number of them; its reader takes them in batches.
+        for _ in 0..16 {
+            if decoder.left() == 0 || decoder.read(page, 100, &mut batch).is_err() {
+                break;
+            }
+        }
+        assert!(batch.values.len() <= 1600);
+        assert!(batch.present.is_empty() || batch.present.len() == batch.values.len());
+    }
+}

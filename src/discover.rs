@@ -1,0 +1,476 @@
+//! Finds recordings: walks folders, reads the first bytes of files whose names leave doubt, and groups files into
+//! sources. Sees names and heads, never contents.
+
+use std::collections::{HashMap, HashSet};
+use std::path::Path;
+
+use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
+use walkdir::WalkDir;
+
+use crate::model::checkpoint_name;
+use crate::model::{Checkpoint, Entry, EntryKind, Format, Limits, Source};
+use crate::open::{self, Root};
+use crate::read::{self, Confidence, READERS};
+
+/// Which files of a walk are looked at.
+#[derive(Clone, Debug, Default)]
+pub struct Filter {
+    include: Option<GlobSet>,
+    exclude: Option<GlobSet>,
+}
+
+impl Filter {
+    /// Patterns over paths relative to the root; one without `/` matches a name at any depth. An error names the
+    /// pattern.
+    pub fn new(include: &[String], exclude: &[String]) -> Result<Self, String> {
+        Ok(Self { include: glob_set(include)?, exclude: glob_set(exclude)? })
+    }
+
+    fn excludes(&self, path: &str) -> bool {
+        self.exclude.as_ref().is_some_and(|globs| globs.is_match(path))
+    }
+
+    fn includes(&self, path: &str) -> bool {
+        self.include.as_ref().is_none_or(|globs| globs.is_match(path))
+    }
+}
+
+fn glob_set(patterns: &[String]) -> Result<Option<GlobSet>, String> {
+    if patterns.is_empty() {
+        return Ok(None);
+    }
+    let mut set = GlobSetBuilder::new();
+    for pattern in patterns {
+        let anchored = pattern.trim_start_matches("./").trim_end_matches('/');
+        let deep = if anchored.contains('/') { anchored.to_owned() } else { format!("**/{anchored}") };
+        for glob in [deep.clone(), format!("{deep}/**")] {
+            let glob = GlobBuilder::new(&glob).literal_separator(true).build();
+            set.add(glob.map_err(|error| format!("glob {pattern:?}: {}", error.kind()))?);
+        }
+    }
+    set.build().map(Some).map_err(|error| error.to_string())
+}
+
+/// A file or directory that could not be looked at, or a file that the user named and nothing reads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// Relative path.
+    pub path: String,
+    /// The format that its name promises, if any.
+    pub format: Option<Format>,
+    /// Stable code of the reason: `io-error`, `not-a-file`, `not-a-recording`, `ambiguous`.
+    pub code: &'static str,
+    /// In plain words.
+    pub detail: String,
+    /// Whether it is a recording of its own, or only a place that could not be looked at.
+    pub is_recording: bool,
+}
+
+/// What lies under one path that the user named.
+#[derive(Debug)]
+pub struct Discovery {
+    /// The root's own name.
+    pub name: String,
+    /// Where relative paths lie on disk.
+    pub root: Root,
+    /// The sources, by path.
+    pub sources: Vec<Source>,
+    /// What could not be looked at.
+    pub refused: Vec<Refused>,
+    /// Sources that several readers recognised equally well: index, names of the formats.
+    pub ambiguous: Vec<(usize, String)>,
+    /// Files that no reader recognises.
+    pub skipped: u64,
+    checkpoints: Vec<Checkpoint>,
+    /// Checkpoints in the first, second and third directory above the root.
+    outer: Vec<Vec<Checkpoint>>,
+    source_directories: Vec<String>,
+}
+
+/// Looks under a path that exists. A file that the user named is always an outcome.
+pub fn discover(path: &Path, filter: &Filter, limits: &Limits) -> Discovery {
+    let named_file = !path.is_dir();
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let resolved = path.canonicalize().unwrap_or(absolute);
+    let name = resolved.file_name().map_or_else(|| "/".to_owned(), |name| escape(&name.to_string_lossy()));
+    let base = if named_file { resolved.parent().unwrap_or(&resolved).to_owned() } else { resolved.clone() };
+    let mut walk = Walk { root: Root { base, odd: HashMap::new() }, entries: Vec::new(), refused: Vec::new() };
+    if named_file {
+        walk.add_named(&resolved);
+    } else {
+        walk.descend(filter, limits);
+    }
+    let found = identify(&mut walk, named_file, limits);
+    let Walk { root, entries, refused } = walk;
+    let mut source_directories: Vec<String> = found.sources.iter().map(|source| source.directory.clone()).collect();
+    source_directories.sort_unstable();
+    let mut discovery = Discovery {
+        name,
+        checkpoints: checkpoints_among(&entries, ""),
+        outer: Vec::new(),
+        root,
+        sources: found.sources,
+        refused,
+        ambiguous: found.ambiguous,
+        skipped: found.skipped,
+        source_directories,
+    };
+    if discovery.sources.is_empty() {
+        return discovery;
+    }
+    let base = discovery.root.base.clone();
+    let mut alone = true;
+    if named_file {
+        // The walk saw the named file alone; what lies beside it is looked at here.
+        let beside = look_around(&base, &resolved, "", limits);
+        alone = beside.alone;
+        discovery.checkpoints = beside.checkpoints;
+    }
+    if alone {
+        discovery.outer = outer_checkpoints(&base, limits);
+    }
+    discovery
+}
+
+impl Discovery {
+    /// Checkpoints known by their names of a source: in its directory, below it, and up to three directories above
+    /// while no other training lives there (SPEC 4).
+    pub fn checkpoints_of(&self, source: &Source) -> Vec<Checkpoint> {
+        let mut directory = source.directory.as_str();
+        let own = self.trainings_below(directory);
+        let mut widest = directory;
+        let mut above = 0;
+        while above < 3 && !directory.is_empty() {
+            directory = directory.rsplit_once('/').map_or("", |(parent, _)| parent);
+            if self.trainings_below(directory) != own {
+                break;
+            }
+            widest = directory;
+            above += 1;
+        }
+        let prefix = if widest.is_empty() { String::new() } else { format!("{widest}/") };
+        let start = self.checkpoints.partition_point(|checkpoint| checkpoint.path < prefix);
+        let inside = self.checkpoints[start..].iter().take_while(|checkpoint| checkpoint.path.starts_with(&prefix));
+        let mut checkpoints: Vec<Checkpoint> = inside.cloned().collect();
+        if widest.is_empty() && self.trainings_below("") == own {
+            checkpoints.extend(self.outer.iter().take(3usize.saturating_sub(above)).flatten().cloned());
+        }
+        checkpoints
+    }
+
+    fn trainings_below(&self, directory: &str) -> usize {
+        if directory.is_empty() {
+            return self.source_directories.len();
+        }
+        let start = self.source_directories.partition_point(|other| other.as_str() < directory);
+        self.source_directories[start..]
+            .iter()
+            .take_while(|other| other.starts_with(directory))
+            .filter(|other| other.len() == directory.len() || is_below(other, directory))
+            .count()
+    }
+}
+
+fn is_below(path: &str, directory: &str) -> bool {
+    directory.is_empty() || path.strip_prefix(directory).is_some_and(|rest| rest.starts_with('/'))
+}
+
+struct Walk {
+    root: Root,
+    entries: Vec<Entry>,
+    refused: Vec<Refused>,
+}
+
+impl Walk {
+    fn add_named(&mut self, path: &Path) {
+        let name = path.file_name().unwrap_or_default();
+        let relative = escape(&name.to_string_lossy());
+        self.root.odd.insert(relative.clone(), path.to_owned());
+        let kind = match path.metadata() {
+            Ok(metadata) if metadata.is_file() => EntryKind::File,
+            _ => EntryKind::Special,
+        };
+        let size = path.metadata().map_or(0, |metadata| metadata.len());
+        self.entries.push(Entry { path: relative, size, kind });
+    }
+
+    fn descend(&mut self, filter: &Filter, limits: &Limits) {
+        let base = self.root.base.clone();
+        let mut walker = WalkDir::new(&base).follow_links(false).max_depth(limits.depth).into_iter();
+        while let Some(next) = walker.next() {
+            let entry = match next {
+                Ok(entry) => entry,
+                Err(error) => {
+                    let path = error.path().map_or_else(String::new, |path| self.relative(&base, path));
+                    let detail = error.io_error().map_or_else(|| error.to_string(), ToString::to_string);
+                    self.refused.push(Refused { path, format: None, code: "io-error", detail, is_recording: false });
+                    continue;
+                }
+            };
+            if entry.depth() == 0 {
+                continue;
+            }
+            let path = self.relative(&base, entry.path());
+            let kind = match entry.file_type() {
+                kind if kind.is_dir() => EntryKind::Directory,
+                kind if kind.is_file() => EntryKind::File,
+                kind if kind.is_symlink() => EntryKind::Link,
+                _ => EntryKind::Special,
+            };
+            if filter.excludes(&path) {
+                if kind == EntryKind::Directory {
+                    walker.skip_current_dir();
+                }
+                continue;
+            }
+            if kind != EntryKind::Directory && !filter.includes(&path) {
+                continue;
+            }
+            let size = if kind == EntryKind::File { entry.metadata().map_or(0, |metadata| metadata.len()) } else { 0 };
+            self.entries.push(Entry { path, size, kind });
+        }
+        self.entries.sort_unstable();
+    }
+
+    fn relative(&mut self, base: &Path, path: &Path) -> String {
+        let relative = path.strip_prefix(base).unwrap_or(path);
+        let parts: Vec<String> = relative.iter().map(|part| part.to_string_lossy().into_owned()).collect();
+        let text = parts.join("/");
+        let escaped = escape(&text);
+        if relative.to_str() != Some(escaped.as_str()) {
+            // Two odd names may read alike once escaped; the second gets a number.
+            let mut unique = escaped.clone();
+            let mut number = 2;
+            while self.root.odd.get(&unique).is_some_and(|other| other != path) {
+                unique = format!("{escaped}~{number}");
+                number += 1;
+            }
+            self.root.odd.insert(unique.clone(), path.to_owned());
+            return unique;
+        }
+        escaped
+    }
+}
+
+/// Control characters in names would confuse every reader of a report.
+fn escape(text: &str) -> String {
+    if text.chars().any(char::is_control) {
+        text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+    } else {
+        text.to_owned()
+    }
+}
+
+struct Found {
+    sources: Vec<Source>,
+    ambiguous: Vec<(usize, String)>,
+    skipped: u64,
+}
+
+fn identify(walk: &mut Walk, named_file: bool, limits: &Limits) -> Found {
+    let mut own: Vec<Vec<usize>> = READERS.iter().map(|_| Vec::new()).collect();
+    let mut ties: HashMap<String, String> = HashMap::new();
+    let mut skipped = 0;
+    let mut claimed: HashSet<String> = HashSet::new();
+    let files: Vec<usize> =
+        (0..walk.entries.len()).filter(|at| walk.entries[*at].kind != EntryKind::Directory).collect();
+    // Directory formats first: what they claim is not offered to the others.
+    let (marked, rest): (Vec<usize>, Vec<usize>) = files.into_iter().partition(|at| {
+        let path = walk.entries[*at].path.as_str();
+        READERS.iter().any(|reader| reader.claims_directory() && reader.recognise_name(path) > Confidence::No)
+    });
+    for index in marked.into_iter().chain(rest) {
+        let entry = &walk.entries[index];
+        if entry.kind == EntryKind::Link || is_claimed(&claimed, &entry.path) {
+            skipped += u64::from(entry.kind == EntryKind::Link);
+            continue;
+        }
+        let by_name: Vec<Confidence> = READERS.iter().map(|reader| reader.recognise_name(&entry.path)).collect();
+        let best_name = by_name.iter().copied().max().unwrap_or(Confidence::No);
+        let promised = || {
+            let best =
+                by_name.iter().position(|confidence| *confidence == best_name && best_name >= Confidence::Likely);
+            best.map(|reader| READERS[reader].format())
+        };
+        let mut refuse = |format, code, detail: String| {
+            let path = entry.path.clone();
+            walk.refused.push(Refused { path, format, code, detail, is_recording: true });
+        };
+        if entry.kind == EntryKind::Special {
+            if best_name >= Confidence::Likely || named_file {
+                refuse(promised(), "not-a-file", "neither a regular file nor a directory".to_owned());
+            } else {
+                skipped += 1;
+            }
+            continue;
+        }
+        let verdicts = if best_name == Confidence::Certain {
+            by_name.clone()
+        } else if best_name > Confidence::No || named_file {
+            match open::head(&walk.root.locate(&entry.path), limits.head) {
+                Ok(head) => READERS.iter().map(|reader| reader.recognise(&entry.path, &head)).collect(),
+                Err(error) => {
+                    if best_name >= Confidence::Likely || named_file {
+                        refuse(promised(), "io-error", error.to_string());
+                    } else {
+                        skipped += 1;
+                    }
+                    continue;
+                }
+            }
+        } else {
+            by_name.clone()
+        };
+        let best = verdicts.iter().copied().max().unwrap_or(Confidence::No);
+        if best <= Confidence::Maybe {
+            if named_file {
+                refuse(promised(), "not-a-recording", "no reader recognises it".to_owned());
+            } else {
+                skipped += 1;
+            }
+            continue;
+        }
+        let equals: Vec<usize> = (0..READERS.len()).filter(|reader| verdicts[*reader] == best).collect();
+        if equals.len() > 1 {
+            let names: Vec<&str> = equals.iter().map(|reader| READERS[*reader].format().as_str()).collect();
+            if named_file {
+                refuse(None, "ambiguous", names.join(", "));
+                continue;
+            }
+            ties.insert(entry.path.clone(), names.join(", "));
+        }
+        let reader = equals[0];
+        if READERS[reader].claims_directory() {
+            claimed.insert(entry.parent().to_owned());
+        }
+        own[reader].push(index);
+    }
+    let mut sources: Vec<Source> = Vec::new();
+    for (reader, own) in READERS.iter().zip(&mut own) {
+        own.sort_unstable();
+        own.retain(|index| reader.claims_directory() || !is_claimed(&claimed, &walk.entries[*index].path));
+        sources.extend(reader.group(&walk.entries, own));
+    }
+    sources.sort_by(|a, b| (&a.path, a.format).cmp(&(&b.path, b.format)));
+    let tied = |source: &Source| source.parts.iter().find_map(|part| ties.get(&part.path).cloned());
+    let ambiguous =
+        sources.iter().enumerate().filter_map(|(at, source)| tied(source).map(|names| (at, names))).collect();
+    Found { sources, ambiguous, skipped }
+}
+
+fn is_claimed(claimed: &HashSet<String>, path: &str) -> bool {
+    if claimed.is_empty() {
+        return false;
+    }
+    // A nested recording of the same format (rank-001/manifest.json) is recognised by its own marker.
+    let is_marker =
+        READERS.iter().any(|reader| reader.claims_directory() && reader.recognise_name(path) > Confidence::No);
+    let mut directory = path;
+    while !is_marker && !directory.is_empty() {
+        directory = directory.rsplit_once('/').map_or("", |(parent, _)| parent);
+        if claimed.contains(directory) {
+            return true;
+        }
+    }
+    false
+}
+
+fn checkpoints_among(entries: &[Entry], prefix: &str) -> Vec<Checkpoint> {
+    let mut checkpoints = Vec::new();
+    for (index, entry) in entries.iter().enumerate() {
+        let is_dir = entry.kind == EntryKind::Directory;
+        if !is_dir && entry.kind != EntryKind::File {
+            continue;
+        }
+        let parent = entry.parent().rsplit('/').next().unwrap_or("");
+        let Some(name) = checkpoint_name::parse_in(parent, entry.name(), is_dir) else { continue };
+        let beside = |other: &str| {
+            let path = if entry.parent().is_empty() { other.to_owned() } else { format!("{}/{other}", entry.parent()) };
+            entries.binary_search_by(|other| other.path.as_str().cmp(&path)).is_ok()
+        };
+        let undisturbed = checkpoint_name::is_complete_beside(entry.name(), &name, beside);
+        let complete = undisturbed
+            && if is_dir {
+                let inside = entries[index + 1..].iter().take_while(|other| other.path.starts_with(&entry.path));
+                let inside = inside.filter_map(|other| other.path[entry.path.len()..].strip_prefix('/'));
+                let files: Vec<&str> = inside.filter(|file| !file.contains('/')).take(4096).collect();
+                checkpoint_name::is_complete(&files, &name)
+            } else {
+                entry.size > 0
+            };
+        let path = format!("{prefix}{}", entry.path);
+        checkpoints.push(Checkpoint { number: name.number, unit: name.unit, path, complete });
+    }
+    checkpoints
+}
+
+/// Directories looked at above the root.
+const OUTER: usize = 3;
+/// How deep: `checkpoints/step-100/metadata.json` shows a checkpoint whole.
+const OUTER_DEPTH: usize = 3;
+/// Entries looked at in one of them; more, and it is an archive of its own.
+const OUTER_ENTRIES: usize = 4096;
+
+/// Checkpoints in the directories above the root, nearest first, until one in which another training lives.
+fn outer_checkpoints(base: &Path, limits: &Limits) -> Vec<Vec<Checkpoint>> {
+    let mut levels = Vec::new();
+    let mut prefix = String::new();
+    let mut inner = base;
+    while levels.len() < OUTER {
+        let Some(outer) = inner.parent() else { break };
+        prefix.push_str("../");
+        let around = look_around(outer, inner, &prefix, limits);
+        if !around.alone {
+            break;
+        }
+        levels.push(around.checkpoints);
+        inner = outer;
+    }
+    levels
+}
+
+struct Around {
+    checkpoints: Vec<Checkpoint>,
+    /// No other training lives there.
+    alone: bool,
+}
+
+/// Looks by names alone at what lies in `directory`, `known` left out.
+fn look_around(directory: &Path, known: &Path, prefix: &str, limits: &Limits) -> Around {
+    let root = Root { base: directory.to_owned(), odd: HashMap::new() };
+    let mut walk = Walk { root, entries: vec![], refused: vec![] };
+    let mut walker = WalkDir::new(directory).follow_links(false).max_depth(OUTER_DEPTH.min(limits.depth)).into_iter();
+    let mut alone = true;
+    while let Some(next) = walker.next() {
+        let Ok(entry) = next else { continue };
+        if entry.path() == known {
+            if entry.file_type().is_dir() {
+                walker.skip_current_dir();
+            }
+            continue;
+        }
+        if entry.depth() == 0 {
+            continue;
+        }
+        if walk.entries.len() == OUTER_ENTRIES {
+            alone = false;
+            break;
+        }
+        let path = walk.relative(directory, entry.path());
+        let is_dir = entry.file_type().is_dir();
+        if !is_dir && READERS.iter().any(|reader| reader.recognise_name(&path) >= Confidence::Likely) {
+            // A checkpoint carries a copy of its training's own state.
+            alone &= path.split('/').any(|part| checkpoint_name::parse(part, true).is_some());
+        }
+        let kind = if is_dir { EntryKind::Directory } else { EntryKind::File };
+        let size = if is_dir { 0 } else { entry.metadata().map_or(0, |metadata| metadata.len()) };
+        walk.entries.push(Entry { path, size, kind });
+    }
+    walk.entries.sort_unstable();
+    Around { checkpoints: checkpoints_among(&walk.entries, prefix), alone }
+}
+
+/// The format whose reader a source needs, as a reader; every discovered source has one.
+pub fn reader_of(source: &Source) -> Option<&'static dyn read::Reader> {
+    read::reader(source.format)
+}

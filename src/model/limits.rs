@@ -1,0 +1,58 @@
+//! Every bound that an untrusted recording meets, in one place. Passing one is a fault of that recording.
+
+/// Bounds on what one recording may make us hold. The defaults are far above every real recording known to us.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of one record: a line, a JSON object, an event. Longer ones are skipped. 64 MiB.
+    pub record: usize,
+    /// Bytes of a small companion file that is read whole (a manifest). 16 MiB.
+    pub companion: u64,
+    /// Distinct columns (metric names) of one recording. 65,536.
+    pub columns: usize,
+    /// Bytes of one metric name. 1,024.
+    pub name: usize,
+    /// Series that are kept or reduced in one recording. 8,192.
+    pub series: usize,
+    /// Attempts of one recording; beyond, its rows count as interleaved. 65,536.
+    pub attempts: usize,
+    /// Stretches of consecutive bad rows remembered for one reduced series. 65,536.
+    pub bad_runs: usize,
+    /// Distinct sets of filled columns told apart in one recording. 1,024.
+    pub row_kinds: usize,
+    /// Events (`nan_detected`) remembered. 65,536.
+    pub events: usize,
+    /// Checkpoints known of one recording. 65,536.
+    pub checkpoints: usize,
+    /// Faults listed for one recording; the rest are counted in a last one. 100.
+    pub faults: usize,
+    /// Uncompressed bytes of one column page of a Parquet file. 256 MiB.
+    pub page: u64,
+    /// Bytes of a Parquet footer. 64 MiB.
+    pub footer: u64,
+    /// Depth of directories walked. 64.
+    pub depth: usize,
+    /// Bytes of a file's head read to identify it. 64 KiB.
+    pub head: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            record: 64 << 20,
+            companion: 16 << 20,
+            columns: 65_536,
+            name: 1_024,
+            series: 8_192,
+            attempts: 65_536,
+            bad_runs: 65_536,
+            row_kinds: 1_024,
+            events: 65_536,
+            checkpoints: 65_536,
+            faults: 100,
+            page: 256 << 20,
+            footer: 64 << 20,
+            depth: 64,
+            head: 64 << 10,
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! What discovery found: files, grouped into recordings.
+
+/// The formats that gradscan reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Format {
+    /// rlprobe run directory.
+    Rlprobe,
+    /// Hugging Face `trainer_state.json`.
+    HfTrainer,
+    /// JSON objects, one a line.
+    Jsonl,
+    /// Arrays given in memory (`scan_series`).
+    Memory,
+}
+
+impl Format {
+    /// The name shown in `runs.format`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Rlprobe => "rlprobe",
+            Self::HfTrainer => "hf_trainer",
+            Self::Jsonl => "jsonl",
+            Self::Memory => "memory",
+        }
+    }
+}
+
+/// What stands at a path. Links are never followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum EntryKind {
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Link,
+    /// A FIFO, a socket, a device: never opened.
+    Special,
+}
+
+/// One file or directory met while walking. `path` is relative to the scanned root, parts joined by `/`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Entry {
+    /// Relative path.
+    pub path: String,
+    /// Size in bytes; 0 for directories.
+    pub size: u64,
+    /// What it is.
+    pub kind: EntryKind,
+}
+
+impl Entry {
+    /// The last part of the path.
+    pub fn name(&self) -> &str {
+        self.path.rsplit('/').next().unwrap_or(&self.path)
+    }
+
+    /// The path without its last part; empty at the root.
+    pub fn parent(&self) -> &str {
+        self.path.rsplit_once('/').map_or("", |(parent, _)| parent)
+    }
+}
+
+/// One file of a source.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// The entry's relative path, which discovery can turn back into a path on disk.
+    pub path: String,
+    /// The name shown in places: relative to the recording.
+    pub name: String,
+    /// Size in bytes when it was discovered.
+    pub size: u64,
+}
+
+/// The files that make one recording (or, in formats that hold many runs, several).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// The reader that claims it.
+    pub format: Format,
+    /// The recording's path relative to the root: a directory for directory formats, a file else.
+    pub path: String,
+    /// The directory that groups the twins which several loggers wrote of one training.
+    pub directory: String,
+    /// Its files, in reading order.
+    pub parts: Vec<Part>,
+}
+
+impl Source {
+    /// Bytes of all parts when they were discovered.
+    pub fn bytes(&self) -> u64 {
+        self.parts.iter().map(|part| part.size).sum()
+    }
+}

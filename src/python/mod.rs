@@ -1,0 +1,18 @@
+//! The Python extension module `gradscan._core`: arguments in, Arrow tables and numpy arrays out.
+
+mod arrays;
+mod door;
+mod recording;
+mod tables;
+
+#[pyo3::pymodule(name = "_core", gil_used = true)]
+mod core {
+    #[pymodule_export]
+    use super::arrays::{batch_stats, count_nonfinite};
+    #[pymodule_export]
+    use super::door::{read, scan, scan_series};
+    #[pymodule_export]
+    use super::recording::RecordingData;
+    #[pymodule_export]
+    use super::tables::{ScanTables, Table, format_rows, formats, role_of, roles};
+}

@@ -1,0 +1,763 @@
+//! Takes rows from a reader and owns the policy that all formats share: which series are wanted, the step axis,
+//! duplicates, limits, faults. A reader that uses it cannot allocate by a number from its file.
+
+use std::collections::HashMap;
+
+use globset::GlobMatcher;
+
+use crate::model::column::{Chunks, Deltas, Ints};
+use crate::model::recording::{BadRun, Kept, Reduced, Tally, Values};
+use crate::model::roles::{self, Candidate};
+use crate::model::{
+    Checkpoint, Event, Fault, FaultKind, Format, Limits, Place, PlaceUnit, Recording, Role, Series, Signal,
+};
+use crate::read::axis::AxisBuilder;
+use crate::read::clock;
+
+/// What the user asks of every recording of a scan.
+#[derive(Clone, Debug, Default)]
+pub struct Request {
+    /// Patterns of metric names that replace a role's series.
+    pub metrics: Vec<(Role, GlobMatcher)>,
+    /// Name of the step column.
+    pub step: Option<String>,
+    /// Keep every numeric series row by row (`gs.read`), not only what the checks need.
+    pub everything: bool,
+}
+
+/// What a reader shall do with the cells of a column.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Want {
+    /// Give its numbers.
+    Number,
+    /// Give its text (a step as `"10/438"`, a time); numbers as numbers.
+    Text,
+    /// Say that the cell was filled or null; do not parse it.
+    Note,
+}
+
+/// A column as the reader knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Column {
+    /// Index for the row calls.
+    pub id: u32,
+    /// What to give.
+    pub want: Want,
+}
+
+/// A step recorded under several names (`step`, `global_step`, `epoch`): lower ranks are better.
+type StepRank = usize;
+
+#[derive(Debug)]
+enum Use {
+    Step { rank: StepRank, fraction: bool },
+    Time,
+    Series(usize),
+    Note,
+}
+
+#[derive(Debug)]
+struct ColumnState {
+    name: String,
+    usage: Use,
+    numeric: bool,
+}
+
+/// Fine rows remembered before a bad one; enough to find one with a smaller step among interleaved ranks.
+const GOOD_ROWS: usize = 16;
+/// Bad steps listed for one training of a series.
+const LISTED_STEPS: usize = 100;
+/// Records among which a repetition is a duplicate (SPEC 6).
+const DUPLICATE_WINDOW: usize = 64;
+
+#[derive(Debug)]
+struct SeriesState {
+    column: u32,
+    role: Option<Role>,
+    fixed: bool,
+    tally: Tally,
+    /// Rows whose null stands for NaN.
+    null_rows: u64,
+    first_step: i64,
+    last_step: i64,
+    signal: Signal,
+    good: Vec<(i64, f64)>,
+    good_next: usize,
+    in_bad_run: bool,
+    attempt: usize,
+    training: u32,
+    listed: usize,
+    steps: Vec<(u32, i64)>,
+}
+
+/// One row while its cells arrive; a step may come last.
+#[derive(Debug, Default)]
+struct Row {
+    at: u64,
+    steps: Vec<(StepRank, i64, bool)>,
+    time: Option<i64>,
+    cells: Vec<(usize, f64, bool)>,
+    filled: Vec<u32>,
+    has_signal: bool,
+}
+
+#[derive(Debug)]
+struct RowKind {
+    columns: Vec<u32>,
+    rows: u64,
+}
+
+/// Builds one [`Recording`] from rows.
+#[derive(Debug)]
+pub struct Builder<'a> {
+    request: &'a Request,
+    limits: &'a Limits,
+    format: Format,
+    place_unit: PlaceUnit,
+    row_is_place: bool,
+    names: HashMap<String, u32>,
+    columns: Vec<ColumnState>,
+    series: Vec<SeriesState>,
+    row: Row,
+    records: u64,
+    axis: AxisBuilder,
+    step_rank: Option<StepRank>,
+    step_name: Option<String>,
+    step_is_firm: bool,
+    wants_changed: bool,
+    recent: Vec<u64>,
+    recent_next: usize,
+    recent_attempt: usize,
+    recent_max: i64,
+    kinds: Vec<RowKind>,
+    kind_index: HashMap<Vec<u32>, usize>,
+    last_kind: usize,
+    part: u32,
+    part_starts: Vec<(u64, u32)>,
+    started: Option<i64>,
+    ended: Option<i64>,
+    events: Vec<Event>,
+    checkpoints: Vec<Checkpoint>,
+    faults: Vec<Fault>,
+    faults_beyond: u64,
+    /// The tracker's own name of the run.
+    pub name: Option<String>,
+    /// The run's id in files that hold many runs.
+    pub run_id: Option<String>,
+    /// The last record has no end of line.
+    pub unterminated: bool,
+}
+
+impl<'a> Builder<'a> {
+    /// A builder whose rows are placed by `place_unit`. For [`PlaceUnit::Row`] the record number is the place.
+    pub fn new(format: Format, request: &'a Request, limits: &'a Limits, place_unit: PlaceUnit) -> Self {
+        Self {
+            request,
+            limits,
+            format,
+            place_unit,
+            row_is_place: place_unit == PlaceUnit::Row,
+            names: HashMap::new(),
+            columns: Vec::new(),
+            series: Vec::new(),
+            row: Row::default(),
+            records: 0,
+            axis: AxisBuilder::default(),
+            step_rank: None,
+            step_name: None,
+            step_is_firm: false,
+            wants_changed: false,
+            recent: Vec::new(),
+            recent_next: 0,
+            recent_attempt: 0,
+            recent_max: i64::MIN,
+            kinds: Vec::new(),
+            kind_index: HashMap::new(),
+            last_kind: usize::MAX,
+            part: 0,
+            part_starts: Vec::new(),
+            started: None,
+            ended: None,
+            events: Vec::new(),
+            checkpoints: Vec::new(),
+            faults: Vec::new(),
+            faults_beyond: 0,
+            name: None,
+            run_id: None,
+            unterminated: false,
+        }
+    }
+
+    /// The limits in force.
+    pub fn limits(&self) -> &'a Limits {
+        self.limits
+    }
+
+    /// Says which part of the source the next rows come from.
+    pub fn begin_part(&mut self, part: u32) {
+        self.part = part;
+        self.part_starts.push((self.records, part));
+    }
+
+    /// The place of an offset in the current part.
+    pub fn place(&self, unit: PlaceUnit, at: u64) -> Place {
+        Place { part: self.part, unit, at }
+    }
+
+    /// Makes a column known, or finds it again, and says what to give of it.
+    pub fn column(&mut self, name: &str) -> Column {
+        if let Some(id) = self.names.get(name) {
+            return Column { id: *id, want: self.want(*id) };
+        }
+        let id = self.columns.len() as u32;
+        let usage = self.usage(name, id);
+        self.columns.push(ColumnState { name: name.to_owned(), usage, numeric: false });
+        self.names.insert(name.to_owned(), id);
+        Column { id, want: self.want(id) }
+    }
+
+    /// What to give of a column now; a step column that is not the one in use need not be parsed.
+    pub fn want(&self, id: u32) -> Want {
+        match self.columns[id as usize].usage {
+            Use::Step { rank, fraction } => match self.step_rank {
+                Some(chosen) if self.step_is_firm && chosen != rank => Want::Note,
+                _ if fraction => Want::Text,
+                _ => Want::Number,
+            },
+            Use::Time => Want::Text,
+            Use::Series(_) => Want::Number,
+            Use::Note => Want::Note,
+        }
+    }
+
+    /// Whether [`want`](Self::want) gives other answers than when it was last asked here. Told once.
+    pub fn wants_changed(&mut self) -> bool {
+        std::mem::take(&mut self.wants_changed)
+    }
+
+    fn usage(&mut self, name: &str, id: u32) -> Use {
+        if let Some(rank) = self.step_rank_of(name) {
+            return Use::Step { rank, fraction: roles::is_fraction_step(name) };
+        }
+        if self.series.len() >= self.limits.series {
+            return Use::Note;
+        }
+        let fixed = self.request.metrics.iter().find(|(_, glob)| glob.is_match(name)).map(|(role, _)| *role);
+        let replaced = |role: Role| self.request.metrics.iter().any(|(asked, _)| *asked == role);
+        let role = fixed.or_else(|| roles::role_of(name).filter(|role| !replaced(*role)));
+        if role.is_none() && roles::is_time(name) {
+            return Use::Time;
+        }
+        let signal = match role {
+            _ if self.request.everything => kept(),
+            Some(Role::GradNorm | Role::GradNormPostClip) => kept(),
+            Some(role) if is_reduced(role) => Signal::Reduced(Reduced::default()),
+            _ => return Use::Note,
+        };
+        self.series.push(SeriesState {
+            column: id,
+            role,
+            fixed: fixed.is_some(),
+            tally: Tally::default(),
+            null_rows: 0,
+            first_step: 0,
+            last_step: i64::MIN,
+            signal,
+            good: Vec::new(),
+            good_next: 0,
+            in_bad_run: false,
+            attempt: 0,
+            training: 0,
+            listed: 0,
+            steps: Vec::new(),
+        });
+        Use::Series(self.series.len() - 1)
+    }
+
+    fn step_rank_of(&self, name: &str) -> Option<StepRank> {
+        match &self.request.step {
+            Some(step) => (step == name).then_some(0),
+            None => roles::step_rank(name),
+        }
+    }
+
+    /// Says that values of a column were recorded as 32-bit floats or narrower. Before its first value.
+    pub fn narrow(&mut self, id: u32) {
+        if let Use::Series(series) = self.columns[id as usize].usage
+            && let Signal::Kept(kept) = &mut self.series[series].signal
+            && kept.values.is_empty()
+        {
+            kept.values = Values::F32(Chunks::default());
+        }
+    }
+
+    /// Says that a column holds numbers, where a columnar reader does not give its cells one by one.
+    pub fn numeric(&mut self, id: u32) {
+        self.columns[id as usize].numeric = true;
+    }
+
+    /// Begins a row at an offset of the current part.
+    #[inline]
+    pub fn begin_row(&mut self, at: u64) {
+        self.row.at = at;
+        self.row.steps.clear();
+        self.row.time = None;
+        self.row.cells.clear();
+        self.row.filled.clear();
+        self.row.has_signal = false;
+    }
+
+    /// A number in the current row.
+    #[inline]
+    pub fn number(&mut self, id: u32, value: f64) {
+        let column = &mut self.columns[id as usize];
+        column.numeric = true;
+        match column.usage {
+            Use::Step { rank, .. } => {
+                if value.is_finite() {
+                    self.row.steps.push(rounded_step(rank, value));
+                }
+                return;
+            }
+            Use::Time => self.row.time = clock::from_number(value).or(self.row.time),
+            Use::Series(series) => {
+                self.row.cells.push((series, value, false));
+                self.row.has_signal |= self.series[series].role.is_some_and(is_primary);
+            }
+            Use::Note => {}
+        }
+        self.row.filled.push(id);
+    }
+
+    /// A step recorded as an integer, exact where an f64 is not.
+    #[inline]
+    pub fn whole_step(&mut self, id: u32, step: i64) {
+        if let Use::Step { rank, .. } = self.columns[id as usize].usage {
+            self.row.steps.push((rank, step, false));
+        }
+    }
+
+    /// A text in the current row: a step as `"10/438"`, a time; other texts are only filled cells.
+    pub fn text(&mut self, id: u32, text: &str) {
+        match self.columns[id as usize].usage {
+            Use::Step { rank, .. } => {
+                let digits = text.split('/').next().unwrap_or(text).trim();
+                if let Ok(value) = digits.parse::<f64>()
+                    && value.is_finite()
+                {
+                    self.row.steps.push(rounded_step(rank, value));
+                }
+                return;
+            }
+            Use::Time => self.row.time = clock::from_text(text).or(self.row.time),
+            Use::Series(_) | Use::Note => {}
+        }
+        self.row.filled.push(id);
+    }
+
+    /// A cell that holds something which was not asked for.
+    #[inline]
+    pub fn filled(&mut self, id: u32, numeric: bool) {
+        let column = &mut self.columns[id as usize];
+        column.numeric |= numeric;
+        if !matches!(column.usage, Use::Step { .. }) {
+            self.row.filled.push(id);
+        }
+    }
+
+    /// A null that its writer puts for NaN or Inf (verl's orjson): it counts as NaN if the column holds numbers too.
+    pub fn null_for_nan(&mut self, id: u32) {
+        if let Use::Series(series) = self.columns[id as usize].usage {
+            self.row.cells.push((series, f64::NAN, true));
+        }
+    }
+
+    /// Takes back the values of the current row (a summary over the whole run is no point of a curve); its step stays.
+    pub fn drop_values(&mut self) {
+        self.row.cells.clear();
+        self.row.has_signal = false;
+    }
+
+    /// Ends the current row. `fingerprint` is a hash over all that was recorded in it, values that were not asked for
+    /// included; a row that repeats the step and fingerprint of a recent one of its attempt is a duplicate.
+    #[inline]
+    pub fn end_row(&mut self, fingerprint: Option<u64>) {
+        let step = self.row_step();
+        if let (Some(step), Some(fingerprint)) = (step, fingerprint)
+            && self.is_duplicate(step, fingerprint)
+        {
+            return;
+        }
+        let record = self.records;
+        self.records += 1;
+        if let Some(step) = step
+            && self.axis.push(step, record, self.limits.attempts)
+        {
+            let place = self.place(self.place_unit, self.row.at);
+            let detail = format!("more than {} attempts: rows are taken as interleaved", self.limits.attempts);
+            self.fault(Fault::new(FaultKind::Limit, place, detail));
+        }
+        if let Some(time) = self.row.time {
+            self.started.get_or_insert(time);
+            self.ended = Some(time);
+        }
+        self.count_kind();
+        if self.row.cells.is_empty() {
+            return;
+        }
+        let step = if self.step_name.is_some() { self.axis.last().unwrap_or(0) } else { record as i64 };
+        let (attempt, training) = (self.axis.attempts(), self.axis.training());
+        let at = (!self.row_is_place).then_some(self.row.at);
+        for (series, value, null) in self.row.cells.drain(..) {
+            let point = Point { value, step, record, at, time: self.row.time, attempt, training };
+            self.series[series].push(&point, null, self.limits);
+        }
+    }
+
+    /// The step of the current row. The column is chosen at the first row that carries a signal, by rank; a choice
+    /// made on rows before it is given up.
+    #[inline]
+    fn row_step(&mut self) -> Option<i64> {
+        if !self.step_is_firm {
+            let best = self.row.steps.iter().map(|(rank, ..)| *rank).min()?;
+            if self.step_rank.is_some_and(|rank| rank != best) && self.row.has_signal {
+                self.axis = AxisBuilder::default();
+                self.step_rank = None;
+            }
+            if self.step_rank.is_none() {
+                self.step_rank = Some(best);
+                let chosen = |column: &&ColumnState| matches!(column.usage, Use::Step { rank, .. } if rank == best);
+                self.step_name = self.columns.iter().find(chosen).map(|column| column.name.clone());
+            }
+            if self.row.has_signal {
+                self.step_is_firm = true;
+                self.wants_changed = true;
+            }
+        }
+        let chosen = self.step_rank?;
+        let (_, step, fractional) = *self.row.steps.iter().find(|(rank, ..)| *rank == chosen)?;
+        if fractional {
+            self.axis.fractional();
+        }
+        Some(step)
+    }
+
+    #[inline]
+    fn is_duplicate(&mut self, step: i64, fingerprint: u64) -> bool {
+        let key = fingerprint ^ (step as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        if self.recent_attempt != self.axis.attempts() {
+            self.recent_attempt = self.axis.attempts();
+            self.recent.clear();
+            self.recent_next = 0;
+            self.recent_max = i64::MIN;
+        }
+        // A step above all recent ones repeats none of them.
+        if step <= self.recent_max && self.recent.contains(&key) {
+            return true;
+        }
+        let falls = self.axis.last().is_some_and(|last| step < last);
+        if falls {
+            // This row begins an attempt; the window starts with it.
+            self.recent.clear();
+            self.recent_next = 0;
+            self.recent_max = i64::MIN;
+            self.recent_attempt = self.axis.attempts() + 1;
+        }
+        self.recent_max = self.recent_max.max(step);
+        if self.recent.len() < DUPLICATE_WINDOW {
+            self.recent.push(key);
+        } else {
+            self.recent[self.recent_next] = key;
+            self.recent_next = (self.recent_next + 1) % DUPLICATE_WINDOW;
+        }
+        false
+    }
+
+    #[inline]
+    fn count_kind(&mut self) {
+        if let Some(kind) = self.kinds.get_mut(self.last_kind)
+            && kind.columns == self.row.filled
+        {
+            kind.rows += 1;
+            return;
+        }
+        match self.kind_index.get(&self.row.filled) {
+            Some(index) => {
+                self.kinds[*index].rows += 1;
+                self.last_kind = *index;
+            }
+            None if self.kinds.len() < self.limits.row_kinds => {
+                self.last_kind = self.kinds.len();
+                self.kind_index.insert(self.row.filled.clone(), self.last_kind);
+                self.kinds.push(RowKind { columns: self.row.filled.clone(), rows: 1 });
+            }
+            None => {}
+        }
+    }
+
+    /// Number of rows taken so far.
+    pub fn records(&self) -> u64 {
+        self.records
+    }
+
+    /// Records a message of the recorder itself.
+    pub fn event(&mut self, event: Event) {
+        if self.events.len() < self.limits.events {
+            self.events.push(event);
+        } else if self.events.len() == self.limits.events {
+            let detail = format!("more than {} events", self.limits.events);
+            self.fault(Fault::new(FaultKind::Limit, event.place, detail));
+        }
+    }
+
+    /// Records a checkpoint that the recording tells of.
+    pub fn checkpoint(&mut self, checkpoint: Checkpoint) {
+        if self.checkpoints.len() < self.limits.checkpoints {
+            self.checkpoints.push(checkpoint);
+        }
+    }
+
+    /// Records a fault of the file.
+    pub fn fault(&mut self, fault: Fault) {
+        if self.faults.len() < self.limits.faults {
+            self.faults.push(fault);
+        } else {
+            self.faults_beyond += 1;
+        }
+    }
+
+    /// The recording made of all rows.
+    pub fn finish(mut self) -> Recording {
+        if self.faults_beyond > 0 {
+            let place = self.place(self.place_unit, self.row.at);
+            let detail = format!("{} more faults are not listed", self.faults_beyond);
+            self.faults.push(Fault::new(FaultKind::Limit, place, detail));
+        }
+        self.series.retain(|series| series.tally.rows > series.null_rows);
+        let gaps: Vec<u64> = self.series.iter().map(|series| self.gaps(series.column)).collect();
+        let columns = self.columns;
+        let axis = self.axis.finish(self.step_name);
+        let candidates: Vec<Candidate<'_>> = self
+            .series
+            .iter()
+            .map(|series| Candidate {
+                name: &columns[series.column as usize].name,
+                role: series.role,
+                fixed: series.fixed,
+                first_step: Some(series.first_step),
+                last_step: Some(series.last_step),
+                rows: series.tally.rows,
+            })
+            .collect();
+        let resolved = roles::resolve(&candidates);
+        let everything = self.request.everything;
+        let mut series: Vec<Series> = Vec::new();
+        for ((state, role), gaps) in self.series.into_iter().zip(resolved).zip(gaps) {
+            if role.is_some() || everything {
+                let name = columns[state.column as usize].name.clone();
+                series.push(state.finish(name, role, gaps));
+            }
+        }
+        let named = |name: &str| series.iter().any(|series| series.name == name && series.role.is_some());
+        let unrecognised = columns
+            .iter()
+            .filter(|column| column.numeric && matches!(column.usage, Use::Series(_) | Use::Note))
+            .map(|column| column.name.clone())
+            .filter(|name| !named(name))
+            .collect();
+        Recording {
+            format: self.format,
+            run_id: self.run_id,
+            name: self.name,
+            records: self.records,
+            axis,
+            series,
+            unrecognised,
+            events: self.events,
+            checkpoints: self.checkpoints,
+            faults: self.faults,
+            place_unit: self.place_unit,
+            part_starts: self.part_starts,
+            started: self.started,
+            ended: self.ended,
+            unterminated: self.unterminated,
+        }
+    }
+
+    /// Rows of the column's own kind without it: every column that they fill was filled in some row that had it.
+    fn gaps(&self, column: u32) -> u64 {
+        let mut company = vec![false; self.columns.len()];
+        for kind in self.kinds.iter().filter(|kind| kind.columns.contains(&column)) {
+            kind.columns.iter().for_each(|other| company[*other as usize] = true);
+        }
+        if !company.get(column as usize).copied().unwrap_or(false) {
+            return 0;
+        }
+        let lacks = |kind: &&RowKind| {
+            !kind.columns.contains(&column) && kind.columns.iter().all(|other| company[*other as usize])
+        };
+        self.kinds.iter().filter(lacks).map(|kind| kind.rows).sum()
+    }
+}
+
+/// A step rounded down, and whether it was no integer. `as` saturates: a step beyond 2^63 stays the largest one.
+fn rounded_step(rank: StepRank, value: f64) -> (StepRank, i64, bool) {
+    let whole = value.floor();
+    (rank, whole as i64, whole != value)
+}
+
+fn kept() -> Signal {
+    Signal::Kept(Kept {
+        values: Values::F64(Chunks::default()),
+        steps: Ints::default(),
+        records: Ints::default(),
+        places: Deltas::default(),
+        times: Deltas::default(),
+    })
+}
+
+/// Roles whose series the checks need only as counts and bad rows.
+fn is_reduced(role: Role) -> bool {
+    matches!(role, Role::LayerGradNorm | Role::NanCount | Role::InfCount | Role::Loss | Role::LossPart | Role::EvalLoss)
+}
+
+/// Roles that make a row one of the training itself.
+fn is_primary(role: Role) -> bool {
+    matches!(
+        role,
+        Role::GradNorm
+            | Role::GradNormPostClip
+            | Role::LayerGradNorm
+            | Role::NanCount
+            | Role::InfCount
+            | Role::Loss
+            | Role::LossPart
+    )
+}
+
+struct Point {
+    value: f64,
+    step: i64,
+    record: u64,
+    at: Option<u64>,
+    time: Option<i64>,
+    attempt: usize,
+    training: u32,
+}
+
+impl SeriesState {
+    #[inline]
+    fn push(&mut self, point: &Point, null: bool, limits: &Limits) {
+        if self.tally.rows == 0 {
+            self.first_step = point.step;
+        }
+        self.last_step = self.last_step.max(point.step);
+        self.tally.add(point.value);
+        self.null_rows += u64::from(null);
+        match &mut self.signal {
+            Signal::Kept(kept) => {
+                push_aligned(&mut kept.times, kept.steps.len(), point.time);
+                if let Some(at) = point.at {
+                    kept.places.push(at as i64);
+                }
+                match &mut kept.values {
+                    Values::F64(values) => values.push(point.value),
+                    Values::F32(values) => values.push(point.value as f32),
+                }
+                kept.steps.push(point.step);
+                kept.records.push(point.record as i64);
+            }
+            Signal::Reduced(_) => self.reduce(point, limits),
+        }
+    }
+
+    #[inline]
+    fn reduce(&mut self, point: &Point, limits: &Limits) {
+        let Signal::Reduced(reduced) = &mut self.signal else { return };
+        let counter = match self.role {
+            Some(Role::NanCount) => Some((point.value.max(0.0) as u64, 0)),
+            Some(Role::InfCount) => Some((0, point.value.max(0.0) as u64)),
+            _ => None,
+        };
+        let (bad, nan, inf) = match counter {
+            Some((nan, inf)) => (point.value > 0.0, nan, inf),
+            None => (!point.value.is_finite(), u64::from(point.value.is_nan()), u64::from(point.value.is_infinite())),
+        };
+        if self.training != point.training {
+            self.training = point.training;
+            self.good.clear();
+            self.good_next = 0;
+            self.listed = 0;
+        }
+        if self.attempt != point.attempt {
+            self.attempt = point.attempt;
+            self.in_bad_run = false;
+        }
+        if !bad {
+            self.in_bad_run = false;
+            if let Some(run) = reduced.bad.last_mut() {
+                run.good_after.get_or_insert(point.record);
+            }
+            if self.good.len() < GOOD_ROWS {
+                self.good.push((point.step, point.value));
+            } else {
+                self.good[self.good_next] = (point.step, point.value);
+                self.good_next = (self.good_next + 1) % GOOD_ROWS;
+            }
+            return;
+        }
+        if self.listed < LISTED_STEPS && self.steps.len() < LISTED_STEPS * LISTED_STEPS {
+            self.listed += 1;
+            self.steps.push((point.training, point.step));
+        }
+        if self.in_bad_run
+            && let Some(run) = reduced.bad.last_mut()
+        {
+            run.last_step = point.step;
+            run.rows += 1;
+            run.nan += nan;
+            run.inf += inf;
+            return;
+        }
+        if reduced.bad.len() >= limits.bad_runs {
+            reduced.bad_beyond += 1;
+            return;
+        }
+        self.in_bad_run = true;
+        // Newest first; among interleaved ranks the newest may have a larger step.
+        let newest_first = (1..=self.good.len()).map(|back| {
+            let length = self.good.len();
+            self.good[(self.good_next + length - back) % length]
+        });
+        reduced.bad.push(BadRun {
+            record: point.record,
+            first_step: point.step,
+            last_step: point.step,
+            rows: 1,
+            nan,
+            inf,
+            value: point.value,
+            place: point.at.unwrap_or(point.record),
+            time: point.time,
+            good_before: newest_first.into_iter().find(|(step, _)| *step < point.step),
+            good_after: None,
+        });
+    }
+
+    fn finish(self, name: String, role: Option<Role>, gaps: u64) -> Series {
+        let mut signal = self.signal;
+        if let Signal::Reduced(reduced) = &mut signal {
+            reduced.steps = self.steps;
+        }
+        Series { name, role, tally: self.tally, first_step: self.first_step, last_step: self.last_step, signal, gaps }
+    }
+}
+
+/// Appends a time so that it stands at `index`; rows without one repeat the last.
+fn push_aligned(times: &mut Deltas, index: usize, time: Option<i64>) {
+    let Some(time) = time.or_else(|| times.last()) else { return };
+    while times.len() < index {
+        times.push(time);
+    }
+    times.push(time);
+}

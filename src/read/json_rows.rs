@@ -1,0 +1,139 @@
+//! JSON objects as rows: what the JSON Lines and the Hugging Face reader share.
+
+use super::builder::{Builder, Want};
+use crate::wire::json::{Path, RowScanner, Rows, Sink, Stop, Text, Want as Wanted};
+
+/// Reads one object after the other into a builder.
+#[derive(Debug)]
+pub struct JsonRows {
+    scanner: RowScanner,
+    dialect: Dialect,
+}
+
+/// What the keys seen so far say of the logger.
+#[derive(Debug, Default)]
+struct Dialect {
+    /// Every object so far is `{"step": n, "data": {...}}`: verl's file logger, whose orjson writes null for NaN.
+    step_and_data: bool,
+    keys_seen: bool,
+    /// Column of `train_runtime` or `log_history`: an object with one of them sums up the whole run.
+    summary: Vec<u32>,
+    text: String,
+}
+
+struct Cells<'r, 'b, 'a> {
+    dialect: &'r mut Dialect,
+    builder: &'b mut Builder<'a>,
+    is_summary: bool,
+}
+
+impl JsonRows {
+    /// `rows` says where the objects lie.
+    pub fn new(rows: Rows) -> Self {
+        Self { scanner: RowScanner::new(rows), dialect: Dialect::default() }
+    }
+
+    /// Reads the object that begins in `bytes` as the row at `place`; gives the bytes used. On an error nothing of it
+    /// becomes a row.
+    #[inline]
+    pub fn row(&mut self, bytes: &[u8], at_end: bool, place: u64, builder: &mut Builder<'_>) -> Result<usize, Stop> {
+        builder.begin_row(place);
+        let mut cells = Cells { dialect: &mut self.dialect, builder, is_summary: false };
+        let used = self.scanner.object(bytes, at_end, &mut cells)?;
+        let is_summary = cells.is_summary;
+        if is_summary {
+            builder.drop_values();
+        }
+        builder.end_row(Some(fingerprint(&bytes[..used])));
+        if builder.wants_changed() {
+            let mut cells = Cells { dialect: &mut self.dialect, builder, is_summary: false };
+            self.scanner.ask_again(&mut cells);
+        }
+        Ok(used)
+    }
+}
+
+/// A hash over the bytes of a record: two records with equal ones hold the same values.
+#[inline]
+pub fn fingerprint(bytes: &[u8]) -> u64 {
+    const K: u64 = 0x9e37_79b9_7f4a_7c15;
+    let bytes = bytes.trim_ascii();
+    let (mut a, mut b) = (bytes.len() as u64 ^ K, K);
+    let (blocks, rest) = bytes.as_chunks::<16>();
+    let fold = |hash: u64, word: u64| {
+        let product = u128::from(hash ^ word) * u128::from(K);
+        (product as u64) ^ ((product >> 64) as u64)
+    };
+    for block in blocks {
+        let (low, high) = block.split_at(8);
+        a = fold(a, u64::from_le_bytes(low.try_into().unwrap_or_default()));
+        b = fold(b, u64::from_le_bytes(high.try_into().unwrap_or_default()));
+    }
+    for byte in rest {
+        a = fold(a, u64::from(*byte));
+    }
+    fold(a, b)
+}
+
+impl Sink for Cells<'_, '_, '_> {
+    fn column(&mut self, path: &Path<'_>) -> Wanted {
+        let first = path.parts.first().copied().unwrap_or("");
+        let fits = (path.parts.len() == 1 && first == "step") || (path.parts.len() > 1 && first == "data");
+        self.dialect.step_and_data = fits && (self.dialect.step_and_data || !self.dialect.keys_seen);
+        self.dialect.keys_seen = true;
+        // verl's own name of the metric is what stands below `data`.
+        let joined = if fits { path.joined.strip_prefix("data/").unwrap_or(path.joined) } else { path.joined };
+        if joined.len() > self.builder.limits().name {
+            return Wanted::Skip;
+        }
+        let column = self.builder.column(joined);
+        if path.parts.len() == 1 && matches!(first, "train_runtime" | "log_history") {
+            self.dialect.summary.push(column.id);
+            self.is_summary = true;
+        }
+        match column.want {
+            Want::Number => Wanted::Number(column.id),
+            Want::Text => Wanted::Text(column.id),
+            Want::Note => Wanted::Note(column.id),
+        }
+    }
+
+    #[inline]
+    fn number(&mut self, column: u32, value: f64) {
+        self.builder.number(column, value);
+    }
+
+    fn text(&mut self, column: u32, text: Text<'_>) {
+        self.dialect.text.clear();
+        text.decode(&mut self.dialect.text);
+        self.builder.text(column, &self.dialect.text);
+    }
+
+    fn null(&mut self, column: u32) {
+        if self.dialect.step_and_data {
+            self.builder.null_for_nan(column);
+        }
+    }
+
+    #[inline]
+    fn filled(&mut self, column: u32, numeric: bool) {
+        self.is_summary |= self.dialect.summary.contains(&column);
+        self.builder.filled(column, numeric);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_records_have_equal_fingerprints_and_others_do_not() {
+        let line = b"{\"step\": 10, \"loss\": 2.5, \"grad_norm\": 0.75}";
+        assert_eq!(fingerprint(line), fingerprint(b"  {\"step\": 10, \"loss\": 2.5, \"grad_norm\": 0.75}\r"));
+        for at in 0..line.len() {
+            let mut other = line.to_vec();
+            other[at] ^= 1;
+            assert_ne!(fingerprint(line), fingerprint(&other), "byte {at}");
+        }
+    }
+}

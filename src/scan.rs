@@ -1,0 +1,433 @@
+//! The scan: discover, open, read, judge, in parallel; one outcome a recording, the same whatever the threads.
+
+use std::any::Any;
+use std::collections::HashSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
+
+use crate::detect::{self, Worker};
+use crate::discover::{self, Discovery, Filter};
+use crate::model::finding::SeriesStats;
+use crate::model::roles;
+use crate::model::{
+    Checkpoint, Fault, FaultKind, Finding, Format, Knobs, Limits, Place, PlaceUnit, Recording, Role, Severity, Source,
+    Status, Verdict,
+};
+use crate::open::Disk;
+use crate::read::{Rejected, Request, Session};
+use crate::restore::{self, Restore};
+
+/// What to scan, and how.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Knobs of the checks.
+    pub knobs: Knobs,
+    /// What to read of each recording.
+    pub request: Request,
+    /// Which files of a walk are looked at.
+    pub filter: Filter,
+    /// Bounds on untrusted recordings.
+    pub limits: Limits,
+    /// Worker threads; `None`: as many as processors.
+    pub threads: Option<usize>,
+}
+
+/// How far a running scan is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Advance {
+    /// Bytes read.
+    pub bytes: u64,
+    /// Bytes of all sources.
+    pub total_bytes: u64,
+    /// Sources done.
+    pub sources: u64,
+    /// Sources in all.
+    pub total_sources: u64,
+    /// Recordings found damaged so far.
+    pub damaged: u64,
+}
+
+/// A finding with its restore point and the place of its first bad row in words.
+#[derive(Clone, Debug)]
+pub struct Reported {
+    /// The finding.
+    pub finding: Finding,
+    /// Where to go back to.
+    pub restore: Restore,
+    /// File and byte, line or row.
+    pub first_place: String,
+}
+
+/// A fault with its place in words.
+#[derive(Clone, Debug)]
+pub struct ReportedFault {
+    /// What kind, how bad, details.
+    pub fault: Fault,
+    /// Relative path of the file.
+    pub source: String,
+    /// Byte, line or row.
+    pub place: String,
+}
+
+/// What is said of one recording.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Unique name of the run: its path relative to the root.
+    pub run: String,
+    /// The run's id in files that hold many runs.
+    pub run_id: Option<String>,
+    /// The directory that groups twins.
+    pub directory: String,
+    /// The recording's path relative to the root.
+    pub source: String,
+    /// The format; `None` where no reader recognises the file.
+    pub format: Option<Format>,
+    /// The tracker's own name.
+    pub name: Option<String>,
+    /// The status.
+    pub status: Status,
+    /// Why, where no finding says it.
+    pub reason: Option<(&'static str, String)>,
+    /// Findings with their restore points.
+    pub findings: Vec<Reported>,
+    /// Checked series.
+    pub series: Vec<SeriesStats>,
+    /// Notes.
+    pub notes: Vec<&'static str>,
+    /// Last step with a signal / last step.
+    pub coverage: Option<f64>,
+    /// Faults of its files.
+    pub faults: Vec<ReportedFault>,
+    /// Rows read.
+    pub records: u64,
+    /// Column that gave the steps.
+    pub step_name: Option<String>,
+    /// First step in record order.
+    pub first_step: Option<i64>,
+    /// Largest step.
+    pub last_step: Option<i64>,
+    /// Median step interval.
+    pub step_interval: Option<f64>,
+    /// Number of attempts.
+    pub attempts: u64,
+    /// Number of known checkpoints.
+    pub checkpoints: u64,
+    /// Numeric series of a run in which nothing was recognised.
+    pub unrecognised: Vec<String>,
+    /// Bytes of its files.
+    pub bytes: u64,
+    /// Wall time of the first row, milliseconds since 1970.
+    pub started: Option<i64>,
+    /// Wall time of the last row.
+    pub ended: Option<i64>,
+}
+
+/// The result of a scan.
+#[derive(Clone, Debug, Default)]
+pub struct Scan {
+    /// One outcome a recording, by root and path.
+    pub outcomes: Vec<Outcome>,
+    /// Faults of no recording: directories that could not be looked at.
+    pub faults: Vec<ReportedFault>,
+    /// Files that no reader recognises.
+    pub skipped: u64,
+    /// The scanned roots' names.
+    pub roots: Vec<String>,
+    /// The scan was stopped before its end; the outcomes are those that were done.
+    pub interrupted: bool,
+}
+
+/// Scans `paths`, which exist. `tick` is called about twenty times a second on this thread; when it says `false` the
+/// scan stops and gives what is done.
+pub fn scan(paths: &[PathBuf], options: &Options, tick: &mut dyn FnMut(Advance) -> bool) -> Scan {
+    let mut discoveries: Vec<Discovery> = Vec::new();
+    for path in paths {
+        if !tick(Advance::default()) {
+            return Scan { interrupted: true, ..Scan::default() };
+        }
+        discoveries.push(discover::discover(path, &options.filter, &options.limits));
+    }
+    let jobs: Vec<(usize, usize)> = discoveries
+        .iter()
+        .enumerate()
+        .flat_map(|(root, discovery)| (0..discovery.sources.len()).map(move |source| (root, source)))
+        .collect();
+    let source = |job: &(usize, usize)| &discoveries[job.0].sources[job.1];
+    let mut order: Vec<usize> = (0..jobs.len()).collect();
+    order.sort_by_key(|job| std::cmp::Reverse(source(&jobs[*job]).bytes()));
+    let total_bytes = jobs.iter().map(|job| source(job).bytes()).sum();
+    let cancel = AtomicBool::new(false);
+    let read = AtomicU64::new(0);
+    let next = AtomicUsize::new(0);
+    let mut done: Vec<Option<Vec<Outcome>>> = jobs.iter().map(|_| None).collect();
+    let mut advance = Advance { total_bytes, total_sources: jobs.len() as u64, ..Advance::default() };
+    let threads = options.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
+    std::thread::scope(|scope| {
+        let (send, receive) = mpsc::channel::<(usize, Vec<Outcome>)>();
+        for _ in 0..threads.clamp(1, jobs.len().max(1)) {
+            let send = send.clone();
+            let (cancel, read, next, order, jobs, discoveries) = (&cancel, &read, &next, &order, &jobs, &discoveries);
+            scope.spawn(move || {
+                let mut worker = Worker::default();
+                let mut buffer = Vec::new();
+                while let Some(job) = order.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    if cancel.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    let (root, source) = jobs[*job];
+                    let discovery = &discoveries[root];
+                    let disk = Disk { root: &discovery.root, cancel, read };
+                    let source = &discovery.sources[source];
+                    let read = || read_and_judge(source, discovery, &disk, options, &mut worker, &mut buffer);
+                    let outcomes = match catch_unwind(AssertUnwindSafe(read)) {
+                        Ok(Ok(outcomes)) => outcomes,
+                        Ok(Err(Rejected::Cancelled)) => break,
+                        Ok(Err(rejected)) => vec![rejected_outcome(source, &rejected)],
+                        Err(panic) => {
+                            worker = Worker::default();
+                            vec![panicked(source, panic.as_ref())]
+                        }
+                    };
+                    if send.send((*job, outcomes)).is_err() {
+                        break;
+                    }
+                }
+            });
+        }
+        drop(send);
+        loop {
+            match receive.recv_timeout(Duration::from_millis(50)) {
+                Ok((job, outcomes)) => {
+                    advance.sources += 1;
+                    advance.damaged += outcomes.iter().filter(|o| o.status == Status::Damaged).count() as u64;
+                    done[job] = Some(outcomes);
+                    if !advance.sources.is_multiple_of(256) {
+                        continue;
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+            advance.bytes = read.load(Ordering::Relaxed).min(total_bytes);
+            if !tick(advance) {
+                cancel.store(true, Ordering::Relaxed);
+            }
+        }
+    });
+    let interrupted = cancel.load(Ordering::Relaxed);
+    advance.bytes = total_bytes;
+    if !interrupted {
+        tick(advance);
+    }
+    gather(discoveries, jobs, done, interrupted)
+}
+
+/// Puts outcomes in the order of roots and paths, and gives every run its unique name.
+fn gather(
+    discoveries: Vec<Discovery>,
+    jobs: Vec<(usize, usize)>,
+    done: Vec<Option<Vec<Outcome>>>,
+    interrupted: bool,
+) -> Scan {
+    let mut scan = Scan { interrupted, ..Scan::default() };
+    let several = discoveries.len() > 1;
+    let mut done = jobs.into_iter().zip(done).peekable();
+    let mut names: HashSet<String> = HashSet::new();
+    for (root, discovery) in discoveries.into_iter().enumerate() {
+        let mut outcomes: Vec<Outcome> = Vec::new();
+        while let Some(((_, source), found)) = done.next_if(|((owner, _), _)| *owner == root) {
+            let tie = discovery.ambiguous.iter().find(|(at, _)| *at == source).map(|(_, names)| names);
+            for mut outcome in found.into_iter().flatten() {
+                if let Some(names) = tie {
+                    let place = Place { part: 0, unit: PlaceUnit::Byte, at: 0 };
+                    let fault = Fault::new(FaultKind::Ambiguous, place, format!("recognised as {names}"));
+                    outcome.faults.push(ReportedFault { fault, source: outcome.source.clone(), place: String::new() });
+                }
+                outcomes.push(outcome);
+            }
+        }
+        for refused in discovery.refused {
+            let place = Place { part: 0, unit: PlaceUnit::Byte, at: 0 };
+            let mut fault = Fault::new(FaultKind::Io, place, refused.detail.clone());
+            fault.severity = Severity::Error;
+            let fault = ReportedFault { fault, source: refused.path.clone(), place: String::new() };
+            if refused.is_recording {
+                let directory = refused.path.rsplit_once('/').map_or("", |(parent, _)| parent);
+                let mut outcome = unreadable(refused.path.clone(), directory.to_owned(), refused.format);
+                outcome.reason = Some((refused.code, refused.detail));
+                outcomes.push(outcome);
+            } else {
+                scan.faults.push(fault);
+            }
+        }
+        outcomes.sort_by(|a, b| (&a.source, &a.run_id).cmp(&(&b.source, &b.run_id)));
+        let prefixed = |path: &str| match (several, path) {
+            (true, "") => discovery.name.clone(),
+            (true, path) => format!("{}/{path}", discovery.name),
+            (false, path) => path.to_owned(),
+        };
+        for mut outcome in outcomes {
+            let path = if outcome.source.is_empty() { discovery.name.clone() } else { prefixed(&outcome.source) };
+            let base = outcome.run_id.as_ref().map_or_else(|| path.clone(), |id| format!("{path}#{id}"));
+            let mut run = base.clone();
+            let mut number = 2;
+            while !names.insert(run.clone()) {
+                run = format!("{base} ({number})");
+                number += 1;
+            }
+            outcome.run = run;
+            outcome.directory = match prefixed(&outcome.directory) {
+                directory if directory.is_empty() => ".".to_owned(),
+                directory => directory,
+            };
+            outcome.source = path;
+            scan.outcomes.push(outcome);
+        }
+        scan.skipped += discovery.skipped;
+        scan.roots.push(discovery.name);
+    }
+    scan
+}
+
+fn read_and_judge(
+    source: &Source,
+    discovery: &Discovery,
+    disk: &Disk<'_>,
+    options: &Options,
+    worker: &mut Worker,
+    buffer: &mut Vec<u8>,
+) -> Result<Vec<Outcome>, Rejected> {
+    let recordings = read_source(source, disk, &options.request, &options.limits, buffer)?;
+    let mut named = None;
+    let outcomes = recordings.into_iter().map(|recording| {
+        let verdict = detect::judge(&recording, &options.knobs, worker);
+        let named = named.get_or_insert_with(|| discovery.checkpoints_of(source));
+        outcome(source, recording, verdict, named)
+    });
+    Ok(outcomes.collect())
+}
+
+/// Reads the recordings of a source.
+pub fn read_source(
+    source: &Source,
+    disk: &Disk<'_>,
+    request: &Request,
+    limits: &Limits,
+    buffer: &mut Vec<u8>,
+) -> Result<Vec<Recording>, Rejected> {
+    let Some(reader) = discover::reader_of(source) else { return Ok(Vec::new()) };
+    reader.read(source, &mut Session { files: disk, request, limits, buffer })
+}
+
+/// The outcome of one recording that was read; its rows are dropped here.
+pub fn outcome(source: &Source, recording: Recording, verdict: Verdict, named: &[Checkpoint]) -> Outcome {
+    let part_name = |place: &Place| source.parts.get(place.part as usize).map_or("", |part| part.name.as_str());
+    let part_path = |place: &Place| source.parts.get(place.part as usize).map_or("", |part| part.path.as_str());
+    let mut checkpoints = recording.checkpoints.clone();
+    checkpoints.extend(named.iter().cloned());
+    let unit = recording.axis.step_name.as_deref().map(roles::step_unit);
+    let findings = verdict.findings.into_iter().map(|finding| {
+        let event_only = finding.role.is_none();
+        let unit = unit.or_else(|| event_only.then_some(crate::model::checkpoint_name::Unit::Step));
+        let restore = restore::choose(&checkpoints, unit, finding.last_good_step, finding.onset_step, &recording.axis);
+        let first_place = finding.first_place.map_or_else(String::new, |place| place.describe(part_name(&place)));
+        Reported { finding, restore, first_place }
+    });
+    let findings = findings.collect();
+    let faults = recording.faults.iter().map(|fault| ReportedFault {
+        fault: fault.clone(),
+        source: part_path(&fault.place).to_owned(),
+        place: fault.place.describe(""),
+    });
+    let faults = faults.collect();
+    let mut distinct: Vec<_> = checkpoints.iter().map(|checkpoint| (checkpoint.unit, checkpoint.number)).collect();
+    distinct.sort_unstable_by_key(|(unit, number)| (*unit as u8, *number));
+    distinct.dedup();
+    let recognised =
+        recording.series.iter().any(|series| series.role.is_some_and(|r| detect::nonfinite::class(r).is_some()));
+    Outcome {
+        run: source.path.clone(),
+        run_id: recording.run_id,
+        directory: source.directory.clone(),
+        source: source.path.clone(),
+        format: Some(recording.format),
+        name: recording.name,
+        status: verdict.status,
+        reason: verdict.reason,
+        findings,
+        series: verdict.series,
+        notes: verdict.notes,
+        coverage: verdict.coverage,
+        faults,
+        records: recording.records,
+        step_name: recording.axis.step_name,
+        first_step: recording.axis.first_step,
+        last_step: recording.axis.last_step,
+        step_interval: recording.axis.step_interval,
+        attempts: recording.axis.attempts.len() as u64,
+        checkpoints: distinct.len() as u64,
+        unrecognised: if recognised { Vec::new() } else { recording.unrecognised },
+        bytes: source.bytes(),
+        started: recording.started,
+        ended: recording.ended,
+    }
+}
+
+fn unreadable(path: String, directory: String, format: Option<Format>) -> Outcome {
+    Outcome {
+        run: path.clone(),
+        run_id: None,
+        directory,
+        source: path,
+        format,
+        name: None,
+        status: Status::Unreadable,
+        reason: None,
+        findings: Vec::new(),
+        series: Vec::new(),
+        notes: Vec::new(),
+        coverage: None,
+        faults: Vec::new(),
+        records: 0,
+        step_name: None,
+        first_step: None,
+        last_step: None,
+        step_interval: None,
+        attempts: 0,
+        checkpoints: 0,
+        unrecognised: Vec::new(),
+        bytes: 0,
+        started: None,
+        ended: None,
+    }
+}
+
+fn rejected_outcome(source: &Source, rejected: &Rejected) -> Outcome {
+    let mut outcome = unreadable(source.path.clone(), source.directory.clone(), Some(source.format));
+    outcome.bytes = source.bytes();
+    outcome.reason = Some(match rejected {
+        Rejected::Unreadable { code, detail } => (code, detail.clone()),
+        other => ("io-error", other.to_string()),
+    });
+    outcome
+}
+
+fn panicked(source: &Source, panic: &(dyn Any + Send)) -> Outcome {
+    let message = panic.downcast_ref::<&str>().map(ToString::to_string);
+    let message = message.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+    let mut outcome = unreadable(source.path.clone(), source.directory.clone(), Some(source.format));
+    outcome.bytes = source.bytes();
+    let place = Place { part: 0, unit: PlaceUnit::Byte, at: 0 };
+    let fault = Fault::new(FaultKind::Panic, place, message.clone());
+    outcome.faults.push(ReportedFault { fault, source: source.path.clone(), place: String::new() });
+    outcome.reason = Some(("panic", message));
+    outcome
+}
+
+/// Roles under which `runs` lists gradient norms.
+pub fn is_norm(role: Role) -> bool {
+    matches!(role, Role::GradNorm | Role::GradNormPostClip | Role::LayerGradNorm)
+}

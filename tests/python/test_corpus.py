@@ -1,0 +1,173 @@
+"""Real recordings with known answers: the statuses and findings of EXPECTED.tsv, the facts of LABELS.tsv."""
+
+from __future__ import annotations
+
+import csv
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import Count
+
+import gradscan as gs
+
+# Formats that have a reader, as EXPECTED.tsv calls them, and the folders that LABELS.tsv keeps them under.
+FORMATS = {"hf_trainer", "jsonl"}
+LABEL_FORMATS = {"hf-trainer-state", "jsonl", "rllib-result-json", "llamafactory-trainer-log"}
+
+OPEN = "?"
+STEP_FIELDS = ("first_step", "onset_step", "last_good_step")
+
+
+def table(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file, delimiter="\t"))
+
+
+def parse_expected(text: str) -> list[dict[str, str]]:
+    """The findings column: `check|metric|first_step|count|phase|onset_step|last_good_step`, separated by semicolons."""
+    names = ("check", "metric", "first_step", "count", "phase", "onset_step", "last_good_step")
+    return [dict(zip(names, part.split("|"), strict=True)) for part in text.split(";") if part]
+
+
+def differs(want: dict[str, str], got: dict[str, Any]) -> list[str]:
+    """The fields of a finding that are not as expected; `-` is null, `?` is open."""
+    wrong = []
+    for name, value in want.items():
+        found = "-" if got[name] is None else str(got[name])
+        if value not in (OPEN, found) and not (name == "metric" and found.replace("/", ".") == value):
+            wrong.append(f"{want['check']}.{name}: got {found}, want {value}")
+    return wrong
+
+
+def mismatches(row: dict[str, str], scan: gs.Scan) -> list[str]:
+    """How a scan of one recording differs from its line of EXPECTED.tsv."""
+    runs = scan.runs
+    if len(runs) != 1:
+        return [f"got {len(runs)} recordings, want 1: {runs['run'].to_list()}"]
+    wrong = []
+    if runs["status"][0] != row["status"]:
+        wrong.append(f"got status {runs['status'][0]} ({runs['reason'][0]}), want {row['status']}")
+    wanted = parse_expected(row["findings"] or "")
+    found = list(scan.findings.iter_rows(named=True))
+    if len(found) != len(wanted):
+        got = [f"{f['check']}|{f['metric']}|{f['first_step']}|{f['count']}|{f['phase']}" for f in found]
+        return [*wrong, f"got findings {got}, want {row['findings']!r}"]
+    key = "check", "metric", "first_step"
+    wanted.sort(key=lambda want: (want["check"], want["metric"], want["first_step"]))
+    found.sort(key=lambda got: tuple(str(got[name]) for name in key))
+    for expected, finding in zip(wanted, found, strict=True):
+        wrong += differs(expected, finding)
+    return wrong
+
+
+def test_expected(corpus: Path, count: Count) -> None:
+    wrong, compared = {}, 0
+    for row in table(corpus / "EXPECTED.tsv"):
+        if row["format"] not in FORMATS or row["status"] == OPEN:
+            continue
+        compared += 1
+        if problems := mismatches(row, gs.scan(corpus / row["path"], progress=False)):
+            wrong[row["path"]] = problems
+    count(f"recordings with EXPECTED.tsv, formats {', '.join(sorted(FORMATS))}", compared)
+    assert not wrong, "\n".join(f"{path}: {problem}" for path, problems in wrong.items() for problem in problems)
+
+
+def test_expected_as_one_archive(corpus: Path, count: Count) -> None:
+    """The same answers when the whole corpus is one archive: a neighbour changes nothing."""
+    scan = gs.scan(corpus, progress=False)
+    status = dict(scan.runs.select("source", "status").iter_rows())
+    wrong, compared = [], 0
+    for row in table(corpus / "EXPECTED.tsv"):
+        if row["format"] not in FORMATS or row["status"] == OPEN:
+            continue
+        compared += 1
+        got = {s for source, s in status.items() if source == row["path"] or source.startswith(row["path"] + "/")}
+        if got != {row["status"]}:
+            wrong.append(f"{row['path']}: got {sorted(got)}, want {row['status']}")
+    count("recordings of the corpus scanned as one archive", compared)
+    assert not wrong, "\n".join(wrong)
+
+
+def test_labels(corpus: Path, count: Count) -> None:
+    """Facts of single series, found with other tools: points, NaN, Inf, median, first step, spikes."""
+    rows = [row for row in table(corpus / "LABELS.tsv") if row["format"] in LABEL_FORMATS]
+    wrong = [f"{row['path']} {row['metric']}: {problem}" for row in rows for problem in label_mismatches(row, corpus)]
+    count("series with LABELS.tsv", len(rows))
+    assert not wrong, "\n".join(wrong)
+
+
+def label_mismatches(row: dict[str, str], corpus: Path) -> list[str]:
+    """How a series, read and scanned, differs from its line of LABELS.tsv."""
+    path, name = corpus / row["path"], row["metric"].replace("/", ".")
+    recording = gs.read(path)
+    metric = next((found for found in recording.names if found.replace("/", ".") == name), None)
+    if metric is None:
+        return [f"no such series, only {recording.names[:20]}"]
+    steps, values = recording.series(metric)
+    got, want = facts(steps, values), label(row)
+    wrong = []
+    if repeated := int(row["duplicate_steps"]):
+        # Labels count what several ranks wrote twice; a record that repeats step and all values is read once.
+        if not want["n"] - repeated <= got["n"] <= want["n"]:
+            wrong.append(f"got {got['n']} points, want {want['n'] - repeated} to {want['n']}")
+        want["n"] = got["n"]
+        if math.isclose(got["median"], want["median"], rel_tol=0.02):
+            want["median"] = got["median"]
+    wrong += [f"{key}: got {got[key]}, want {want[key]}" for key in want if got[key] != want[key]]
+
+    scan = gs.scan(path, progress=False)
+    series = scan.series.filter(scan.series["metric"] == metric)
+    if series.is_empty():
+        return [*wrong, "no checked series of scan.series"]
+    total = {column: int(series[column].sum()) for column in ("n", "nan", "inf")}
+    wrong += [f"scan.series.{key}: got {total[key]}, gs.read {got[key]}" for key in total if total[key] != got[key]]
+    # A training that starts anew has a median of its own, and losses have no spikes.
+    if series["role"][0] == "grad_norm" and row["backward_steps"] == "0":
+        found = series.select("median", "spikes").rows()
+        if found != [(got["median"], got["n_gt_10x"])]:
+            wrong.append(f"scan.series median and spikes: got {found}, want {got['median'], got['n_gt_10x']}")
+    return wrong
+
+
+def facts(steps: np.ndarray, values: np.ndarray) -> dict[str, Any]:
+    finite = values[np.isfinite(values)]
+    median = float(np.median(finite)) if finite.size else math.nan
+    return {
+        "n": len(values),
+        "first_step": int(steps[0]),
+        "nan": int(np.isnan(values).sum()),
+        "inf": int(np.isinf(values).sum()),
+        "median": median,
+        "n_gt_10x": int((finite > 10 * median).sum()),
+    }
+
+
+def label(row: dict[str, str]) -> dict[str, Any]:
+    return {
+        "n": int(row["n_points"]),
+        "first_step": int(row["first_step"]),
+        "nan": int(row["n_nan"]),
+        "inf": int(row["n_inf"]),
+        "median": float(row["median_finite"]),
+        "n_gt_10x": int(row["n_gt_10x_median"]),
+    }
+
+
+@pytest.mark.parametrize("text", ["nonfinite|grad_norm|73|27|-|64|63;spikes|grad_norm|0|15|run|53|52"])
+def test_the_comparison_can_fail(text: str) -> None:
+    """The comparison above sees a wrong step, count and phase."""
+    want = parse_expected(text)
+    good = {
+        "check": "nonfinite",
+        "metric": "grad_norm",
+        "first_step": 73,
+        "count": 27,
+        "phase": None,
+        "onset_step": 64,
+        "last_good_step": 63,
+    }
+    assert differs(want[0], good) == []
+    assert len(differs(want[0], good | {"first_step": 74, "count": 26, "phase": "run"})) == 3

@@ -1,0 +1,158 @@
+"""Memory is flat in the size of streamed files, and no file makes a scan hold more than its limits."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from makers import Training, norms, trainer_state_text
+
+MIB = 2**20
+ROW_BYTES = 16  # what a row of gradient norm may cost while it is in flight
+RECORD_LIMIT = 64 * MIB
+
+# VmHWM belongs to the address space that exec made; ru_maxrss also remembers that of the parent at the fork.
+PROBE = """
+import json, resource, sys
+import gradscan as gs
+
+def peak():
+    try:
+        return next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith("VmHWM"))
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+gs.scan(sys.argv[1], progress=False)  # a small scan: every import and pool that a scan needs
+base = peak()
+scan = gs.scan(sys.argv[2], progress=False)
+norm = scan.series.filter(scan.series["role"] == "grad_norm")
+answer = {"base": base, "peak": peak(), "rows": norm["n"].sum(), "status": scan.runs["status"].to_list()}
+json.dump(answer, sys.stdout)
+"""
+
+
+class Measured(NamedTuple):
+    """Bytes that a scan needed beyond imports and a small scan, the rows that it read, the statuses."""
+
+    bytes: int
+    rows: int
+    status: list[str]
+
+
+def measure(small: Path, path: Path) -> Measured:
+    command = [sys.executable, "-c", PROBE, str(small), str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["base"] > 10 * MIB, "the probe measured nothing"
+    return Measured(answer["peak"] - answer["base"], answer["rows"], answer["status"])
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    path = tmp_path / "small" / "trainer_state.json"
+    path.parent.mkdir()
+    path.write_text(trainer_state_text(Training(norms(50))))
+    return path
+
+
+def big_jsonl(path: Path, size: int) -> int:
+    """Rows of about 1 KB, as a reinforcement-learning trainer logs; returns how many."""
+    tail = "".join(f', "rewards/part_{k}/mean": {0.1234567890123 + k}' for k in range(20))
+    pool = [f'"grad_norm": {norm}, "loss": {1 + norm}{tail}}}\n' for norm in norms(500)]
+    rows = size // (len(pool[0]) + 16)
+    with path.open("w") as file:
+        file.writelines(f'{{"step": {k}, {pool[k % 500]}' for k in range(rows))
+    return rows
+
+
+def big_trainer_state(path: Path, size: int) -> int:
+    """Entries of five keys, as the Hugging Face trainer logs; returns how many."""
+    head, tail = trainer_state_text(Training([])).split('"log_history": []')
+    pool = []
+    for norm in norms(500):
+        lines = [
+            "",
+            "    {",
+            '      "epoch": 0.25,',
+            f'      "grad_norm": {norm},',
+            '      "learning_rate": 1e-05,',
+            f'      "loss": {1 + norm},',
+        ]
+        pool.append("\n".join(lines))
+    rows = size // (len(pool[0]) + 30)
+    with path.open("w") as file:
+        file.write(head + '"log_history": [')
+        file.writelines(f'{"," if k else ""}{pool[k % 500]}\n      "step": {k + 1}\n    }}' for k in range(rows))
+        file.write("\n  ]" + tail)
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [("metrics.jsonl", big_jsonl), ("trainer_state.json", big_trainer_state)],
+)
+def test_flat_in_file_size(tmp_path: Path, small: Path, name: str, write: Callable[[Path, int], int]) -> None:
+    """Four times the file, hardly more memory: only the norms themselves may grow."""
+    needed = []
+    for megabytes in (16, 64):
+        path = tmp_path / str(megabytes) / name
+        path.parent.mkdir()
+        rows = write(path, megabytes * MIB)
+        assert path.stat().st_size > 0.9 * megabytes * MIB
+        measured = measure(small, path)
+        assert (measured.rows, measured.status) == (rows, ["clean"])
+        assert measured.bytes <= 40 * MIB + ROW_BYTES * rows, f"{megabytes} MiB needed {measured.bytes / MIB:.1f} MiB"
+        needed.append(measured.bytes - ROW_BYTES * rows)
+    assert needed[1] - needed[0] <= 8 * MIB, f"needed {[round(n / MIB, 1) for n in needed]} MiB beyond the norms"
+
+
+def test_big_trainer_state_is_what_the_trainer_writes(tmp_path: Path) -> None:
+    path = tmp_path / "trainer_state.json"
+    big_trainer_state(path, 20_000)
+    text = path.read_text()
+    assert json.dumps(json.loads(text), indent=2, sort_keys=True) + "\n" == text
+
+
+def test_one_huge_line(tmp_path: Path, small: Path) -> None:
+    """A line of 80 MB between good rows: those stay, and it is never held more than twice."""
+    path = tmp_path / "metrics.jsonl"
+    rows = [f'{{"step": {k}, "grad_norm": {norm}}}\n' for k, norm in enumerate(norms(200))]
+    with path.open("w") as file:
+        file.writelines(rows[:100])
+        file.write('{"step": 100, "text": "' + "x" * 80_000_000 + '"}\n')
+        file.writelines(rows[101:])
+    measured = measure(small, path)
+    assert (measured.rows, measured.status) == (199, ["clean"])
+    assert measured.bytes <= 2 * RECORD_LIMIT + 16 * MIB, f"needed {measured.bytes / MIB:.1f} MiB"
+
+
+def test_a_file_of_one_line_without_end(tmp_path: Path, small: Path) -> None:
+    """80 MB of an array that never closes."""
+    path = tmp_path / "trainer_state.json"
+    text = trainer_state_text(Training(norms(50)))
+    head, _ = text.split('"is_hyper_param_search"')
+    with path.open("w") as file:
+        file.write(head + '"forged": [')
+        file.write("1.25," * 16_000_000)
+    measured = measure(small, path)
+    assert len(measured.status) == 1
+    assert measured.status != ["clean"]
+    assert measured.bytes <= 2 * RECORD_LIMIT + 16 * MIB, f"needed {measured.bytes / MIB:.1f} MiB"
+
+
+def test_deep_nesting_costs_no_memory(tmp_path: Path, small: Path) -> None:
+    """Twenty million open brackets in one value."""
+    path = tmp_path / "metrics.jsonl"
+    rows = [f'{{"step": {k}, "grad_norm": {norm}}}\n' for k, norm in enumerate(norms(100))]
+    depth = 10_000_000
+    path.write_text("".join(rows[:50]) + '{"step": 50, "x": ' + "[" * depth + "]" * depth + "}\n" + "".join(rows[51:]))
+    measured = measure(small, path)
+    assert (measured.rows, measured.status) == (99, ["clean"])
+    assert measured.bytes <= 2 * RECORD_LIMIT, f"needed {measured.bytes / MIB:.1f} MiB"
