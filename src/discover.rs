@@ -2,7 +2,8 @@
 //! sources. Sees names and heads, never contents.
 
 use std::collections::{HashMap, HashSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use walkdir::WalkDir;
@@ -79,11 +80,15 @@ pub struct Discovery {
     pub refused: Vec<Refused>,
     /// Sources that several readers recognised equally well: index, names of the formats.
     pub ambiguous: Vec<(usize, String)>,
+    /// Links that are not followed although a recording may lie behind them: to directories, or named like one.
+    pub links: Vec<String>,
     /// Files that no reader recognises.
     pub skipped: u64,
     checkpoints: Vec<Checkpoint>,
-    /// Checkpoints in the first, second and third directory above the root.
-    outer: Vec<Vec<Checkpoint>>,
+    /// Checkpoints in the first, second and third directory above the root; looked for once a source needs them.
+    outer: OnceLock<Vec<Vec<Checkpoint>>>,
+    named_file: Option<PathBuf>,
+    limits: Limits,
     source_directories: Vec<String>,
 }
 
@@ -104,32 +109,20 @@ pub fn discover(path: &Path, filter: &Filter, limits: &Limits) -> Discovery {
     let Walk { root, entries, refused } = walk;
     let mut source_directories: Vec<String> = found.sources.iter().map(|source| source.directory.clone()).collect();
     source_directories.sort_unstable();
-    let mut discovery = Discovery {
+    Discovery {
         name,
         checkpoints: checkpoints_among(&entries, ""),
-        outer: Vec::new(),
+        outer: OnceLock::new(),
+        named_file: named_file.then_some(resolved),
+        limits: limits.clone(),
         root,
         sources: found.sources,
         refused,
+        links: found.links,
         ambiguous: found.ambiguous,
         skipped: found.skipped,
         source_directories,
-    };
-    if discovery.sources.is_empty() {
-        return discovery;
     }
-    let base = discovery.root.base.clone();
-    let mut alone = true;
-    if named_file {
-        // The walk saw the named file alone; what lies beside it is looked at here.
-        let beside = look_around(&base, &resolved, "", limits);
-        alone = beside.alone;
-        discovery.checkpoints = beside.checkpoints;
-    }
-    if alone {
-        discovery.outer = outer_checkpoints(&base, limits);
-    }
-    discovery
 }
 
 impl Discovery {
@@ -140,7 +133,7 @@ impl Discovery {
         let own = self.trainings_below(directory);
         let mut widest = directory;
         let mut above = 0;
-        while above < 3 && !directory.is_empty() {
+        while above < OUTER && !directory.is_empty() {
             directory = directory.rsplit_once('/').map_or("", |(parent, _)| parent);
             if self.trainings_below(directory) != own {
                 break;
@@ -153,9 +146,37 @@ impl Discovery {
         let inside = self.checkpoints[start..].iter().take_while(|checkpoint| checkpoint.path.starts_with(&prefix));
         let mut checkpoints: Vec<Checkpoint> = inside.cloned().collect();
         if widest.is_empty() && self.trainings_below("") == own {
-            checkpoints.extend(self.outer.iter().take(3usize.saturating_sub(above)).flatten().cloned());
+            let beside = usize::from(self.named_file.is_some());
+            let levels = self.outer.get_or_init(|| self.look_outside());
+            checkpoints.extend(levels.iter().take(beside + OUTER.saturating_sub(above)).flatten().cloned());
         }
         checkpoints
+    }
+
+    /// What lies beside a file that the user named (the walk saw it alone), then the directories above the root,
+    /// nearest first, until one in which another training lives.
+    fn look_outside(&self) -> Vec<Vec<Checkpoint>> {
+        let mut levels = Vec::new();
+        let mut inner = self.root.base.as_path();
+        if let Some(file) = &self.named_file {
+            let around = look_around(inner, file, "", &self.limits);
+            levels.push(around.checkpoints);
+            if !around.alone {
+                return levels;
+            }
+        }
+        let mut prefix = String::new();
+        for _ in 0..OUTER {
+            let Some(outer) = inner.parent() else { break };
+            prefix.push_str("../");
+            let around = look_around(outer, inner, &prefix, &self.limits);
+            if !around.alone {
+                break;
+            }
+            levels.push(around.checkpoints);
+            inner = outer;
+        }
+        levels
     }
 
     fn trainings_below(&self, directory: &str) -> usize {
@@ -264,6 +285,7 @@ fn escape(text: &str) -> String {
 struct Found {
     sources: Vec<Source>,
     ambiguous: Vec<(usize, String)>,
+    links: Vec<String>,
     skipped: u64,
 }
 
@@ -272,6 +294,7 @@ fn identify(walk: &mut Walk, named_file: bool, limits: &Limits) -> Found {
     let mut ties: HashMap<String, String> = HashMap::new();
     let mut skipped = 0;
     let mut claimed: HashSet<String> = HashSet::new();
+    let mut links = Vec::new();
     let files: Vec<usize> =
         (0..walk.entries.len()).filter(|at| walk.entries[*at].kind != EntryKind::Directory).collect();
     // Directory formats first: what they claim is not offered to the others.
@@ -281,8 +304,16 @@ fn identify(walk: &mut Walk, named_file: bool, limits: &Limits) -> Found {
     });
     for index in marked.into_iter().chain(rest) {
         let entry = &walk.entries[index];
-        if entry.kind == EntryKind::Link || is_claimed(&claimed, &entry.path) {
-            skipped += u64::from(entry.kind == EntryKind::Link);
+        if entry.kind == EntryKind::Link {
+            let promises = READERS.iter().any(|reader| reader.recognise_name(&entry.path) >= Confidence::Likely);
+            if promises || walk.root.locate(&entry.path).is_dir() {
+                links.push(entry.path.clone());
+            } else {
+                skipped += 1;
+            }
+            continue;
+        }
+        if is_claimed(&claimed, &entry.path) {
             continue;
         }
         let by_name: Vec<Confidence> = READERS.iter().map(|reader| reader.recognise_name(&entry.path)).collect();
@@ -307,8 +338,8 @@ fn identify(walk: &mut Walk, named_file: bool, limits: &Limits) -> Found {
         let verdicts = if best_name == Confidence::Certain {
             by_name.clone()
         } else if best_name > Confidence::No || named_file {
-            match open::head(&walk.root.locate(&entry.path), limits.head) {
-                Ok(head) => READERS.iter().map(|reader| reader.recognise(&entry.path, &head)).collect(),
+            match recognise_by_head(&walk.root.locate(&entry.path), entry, limits) {
+                Ok(verdicts) => verdicts,
                 Err(error) => {
                     if best_name >= Confidence::Likely || named_file {
                         refuse(promised(), "io-error", error.to_string());
@@ -355,7 +386,21 @@ fn identify(walk: &mut Walk, named_file: bool, limits: &Limits) -> Found {
     let tied = |source: &Source| source.parts.iter().find_map(|part| ties.get(&part.path).cloned());
     let ambiguous =
         sources.iter().enumerate().filter_map(|(at, source)| tied(source).map(|names| (at, names))).collect();
-    Found { sources, ambiguous, skipped }
+    Found { sources, ambiguous, links, skipped }
+}
+
+/// Bytes of a file that mostly suffice to tell what it is.
+const FIRST_HEAD: usize = 4 << 10;
+
+/// What each reader says of a file's first bytes; more of them are read only if the first few leave doubt.
+fn recognise_by_head(path: &Path, entry: &Entry, limits: &Limits) -> std::io::Result<Vec<Confidence>> {
+    let verdicts = |head: &[u8]| READERS.iter().map(|reader| reader.recognise(&entry.path, head)).collect::<Vec<_>>();
+    let first = open::head(path, FIRST_HEAD.min(limits.head))?;
+    let known = verdicts(&first);
+    if first.len() < FIRST_HEAD || known.iter().any(|confidence| *confidence >= Confidence::Likely) {
+        return Ok(known);
+    }
+    Ok(verdicts(&open::head(path, limits.head)?))
 }
 
 fn is_claimed(claimed: &HashSet<String>, path: &str) -> bool {
@@ -411,24 +456,6 @@ const OUTER_DEPTH: usize = 3;
 /// Entries looked at in one of them; more, and it is an archive of its own.
 const OUTER_ENTRIES: usize = 4096;
 
-/// Checkpoints in the directories above the root, nearest first, until one in which another training lives.
-fn outer_checkpoints(base: &Path, limits: &Limits) -> Vec<Vec<Checkpoint>> {
-    let mut levels = Vec::new();
-    let mut prefix = String::new();
-    let mut inner = base;
-    while levels.len() < OUTER {
-        let Some(outer) = inner.parent() else { break };
-        prefix.push_str("../");
-        let around = look_around(outer, inner, &prefix, limits);
-        if !around.alone {
-            break;
-        }
-        levels.push(around.checkpoints);
-        inner = outer;
-    }
-    levels
-}
-
 struct Around {
     checkpoints: Vec<Checkpoint>,
     /// No other training lives there.
@@ -461,6 +488,9 @@ fn look_around(directory: &Path, known: &Path, prefix: &str, limits: &Limits) ->
         if !is_dir && READERS.iter().any(|reader| reader.recognise_name(&path) >= Confidence::Likely) {
             // A checkpoint carries a copy of its training's own state.
             alone &= path.split('/').any(|part| checkpoint_name::parse(part, true).is_some());
+            if !alone && !prefix.is_empty() {
+                break;
+            }
         }
         let kind = if is_dir { EntryKind::Directory } else { EntryKind::File };
         let size = if is_dir { 0 } else { entry.metadata().map_or(0, |metadata| metadata.len()) };

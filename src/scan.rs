@@ -249,6 +249,11 @@ fn gather(
                 outcomes.push(outcome);
             }
         }
+        for link in discovery.links {
+            let place = Place { part: 0, unit: PlaceUnit::Byte, at: 0 };
+            let fault = Fault::new(FaultKind::Link, place, "a symbolic link, not followed");
+            scan.faults.push(ReportedFault { fault, source: link, place: String::new() });
+        }
         for refused in discovery.refused {
             let place = Place { part: 0, unit: PlaceUnit::Byte, at: 0 };
             let mut fault = Fault::new(FaultKind::Io, place, refused.detail.clone());

@@ -72,7 +72,7 @@ impl Fixture {
     /// Every part of every source whose reader is compiled in.
     fn parts(&self) -> impl Iterator<Item = (&Source, &str, &[u8])> {
         let readable = self.sources.iter().filter(|source| reader(source.format).is_some());
-        readable.flat_map(|source| {
+        readable.flat_map(move |source| {
             source.parts.iter().map(move |part| (source, part.path.as_str(), &self.memory.files[&part.path][..]))
         })
     }

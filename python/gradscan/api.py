@@ -544,6 +544,7 @@ def _recording(data: _core.RecordingData) -> Recording:
         step_name=data.step_name,
         roles=dict(zip(names, data.roles, strict=True)),
         arrays={name: data.series(name) for name in names},
+        rows={name: data.rows(name) for name in names},
         records=pl.DataFrame(data.records),
         events=pl.DataFrame(data.events),
         checkpoints=pl.DataFrame(data.checkpoints),

@@ -6,7 +6,6 @@ in every frame; null means "not recorded".
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -418,7 +417,9 @@ class Scan:
 class Recording:
     """All that one recording holds: every numeric series, events and checkpoints, as they were recorded.
 
-    `roles` maps each name to the role that it was recognised as, or None.
+    `roles` maps each name to the role that it was recognised as, or None. `records` has one row for each record that
+    holds a series (`record`, `step`, `attempt`, `time`); `rows` maps each name to the rows of `records` that its values
+    belong to.
     """
 
     run: str
@@ -427,6 +428,7 @@ class Recording:
     step_name: str | None
     roles: Mapping[str, str | None]
     arrays: Mapping[str, tuple[NDArray[np.int64], NDArray[np.float64]]]
+    rows: Mapping[str, NDArray[np.int64]]
     records: pl.DataFrame
     events: pl.DataFrame
     checkpoints: pl.DataFrame
@@ -458,33 +460,19 @@ class Recording:
         attempt.
         """
         wanted = self.names if names is None else list(names)
-        columns = {name: self.series(name) for name in wanted}
-        steps = self._record_steps(columns)
-        data: dict[str, pl.Series] = {"step": pl.Series("step", steps, dtype=pl.Int64)}
-        timed = "time" in self.records.columns and len(self.records) == len(steps)
-        if timed and self.records["time"].null_count() < len(steps):
-            data["time"] = self.records["time"]
-        for name, (own, values) in columns.items():
-            place = _align(steps, own)
-            column = np.full(len(steps), np.nan)
-            there = np.zeros(len(steps), bool)
-            column[place], there[place] = values, True
+        rows = len(self.records)
+        columns = [self.records["step"]]
+        if self.records["time"].null_count() < rows:
+            columns.append(self.records["time"])
+        for name in wanted:
+            _, values = self.series(name)
+            column, there = np.full(rows, np.nan), np.zeros(rows, bool)
+            column[self.rows[name]], there[self.rows[name]] = values, True
             # The validity is kept apart from the values: a NaN that was recorded stays one, a row without a value
             # is null.
             series = pl.Series(name, column)
-            data[name] = pl.select(pl.when(pl.Series(there)).then(series).alias(name)).to_series()
-        return pl.DataFrame([series.alias(name) for name, series in data.items()])
-
-    def _record_steps(self, columns: Mapping[str, tuple[NDArray[np.int64], Any]]) -> NDArray[np.int64]:
-        if len(self.records) and "step" in self.records.columns:
-            steps = self.records["step"]
-            if steps.null_count() == 0 and all(_fits(steps.to_numpy(), own) for own, _ in columns.values()):
-                return steps.to_numpy()
-        # No list of records that holds every row: the longest series with the steps of the others put in between.
-        merged = max((own for own, _ in columns.values()), key=len, default=np.zeros(0, np.int64))
-        if all(_fits(merged, own) for own, _ in columns.values()):
-            return merged
-        return np.unique(np.concatenate([own for own, _ in columns.values()]))
+            columns.append(pl.select(pl.when(pl.Series(there)).then(series).alias(name)).to_series())
+        return pl.DataFrame(columns)
 
     def around(self, step: int | None, window: int = 5, names: Sequence[str] | None = None) -> pl.DataFrame:
         """The rows of `frame(names)` around a step.
@@ -508,41 +496,6 @@ class Recording:
     def __repr__(self) -> str:
         rows = max((len(own) for own, _ in self.arrays.values()), default=0)
         return f"Recording({self.run!r}, format={self.format!r}, series={len(self.arrays)}, rows={rows})"
-
-
-def _fits(steps: NDArray[np.int64], own: NDArray[np.int64]) -> bool:
-    """Whether `own` is a subsequence of `steps`."""
-    return len(own) <= len(steps) and _place(steps, own) is not None
-
-
-def _align(steps: NDArray[np.int64], own: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The row of `steps` that each row of `own` belongs to."""
-    place = _place(steps, own)
-    # Rows that no order fits were merged by step (np.unique above): there each step has one row, and the last value
-    # of a step stands.
-    return np.searchsorted(steps, own) if place is None else place
-
-
-def _place(steps: NDArray[np.int64], own: NDArray[np.int64]) -> NDArray[np.int64] | None:
-    """Positions of a subsequence, each as early as order allows; None if it is none."""
-    if len(own) == len(steps):
-        return np.arange(len(steps)) if np.array_equal(steps, own) else None
-    if len(steps) and np.all(steps[1:] > steps[:-1]):
-        place = np.searchsorted(steps, own)
-        inside = place < len(steps)
-        good = inside.all() and np.array_equal(steps[place], own) and np.all(place[1:] > place[:-1])
-        return place if good else None
-    where: dict[int, list[int]] = {}
-    for position, value in enumerate(steps.tolist()):
-        where.setdefault(value, []).append(position)
-    found, last = np.zeros(len(own), np.int64), -1
-    for row, value in enumerate(own.tolist()):
-        positions = where.get(value, ())
-        index = bisect_right(positions, last)
-        if index == len(positions):
-            return None
-        found[row] = last = positions[index]
-    return found
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -12,8 +12,8 @@ pub fn check(training: &Training<'_>) -> Vec<Finding> {
     let fires = |norms: &&Norms<'_>| {
         norms.spike_tested
             && norms.finite() >= training.knobs.min_points
-            && norms.spikes > 0
-            && norms.spikes >= training.knobs.min_spikes
+            && !norms.spikes.is_empty()
+            && norms.spikes.len() as u64 >= training.knobs.min_spikes
     };
     training.norms.iter().filter(fires).filter_map(|norms| finding(training, norms)).collect()
 }
@@ -21,9 +21,10 @@ pub fn check(training: &Training<'_>) -> Vec<Finding> {
 fn finding(training: &Training<'_>, norms: &Norms<'_>) -> Option<Finding> {
     let rows = &norms.rows;
     let first = norms.spike_rows().next()?;
-    let last = norms.spike_rows().last()?;
+    let last = norms.spike_rows().next_back()?;
     let count_opening = norms.spike_rows().filter(|row| norms.in_opening(*row)).count() as u64;
-    let late = norms.spikes - count_opening;
+    let count = norms.spikes.len() as u64;
+    let late = count - count_opening;
     let phase = if late > 0 && late >= training.knobs.min_spikes { Phase::Run } else { Phase::Opening };
     let onset = match phase {
         Phase::Run => norms.spike_rows().find(|row| !norms.in_opening(*row)).unwrap_or(first),
@@ -48,7 +49,7 @@ fn finding(training: &Training<'_>, norms: &Norms<'_>) -> Option<Finding> {
         last_good_value: good.map(|row| rows.value(row)),
         last_bad_step: Some(rows.step(last)),
         recovered: (last + 1..rows.len()).any(|row| !norms.is_bad(row)),
-        count: norms.spikes,
+        count,
         count_opening,
         nan: norms.nan,
         inf: norms.inf,
@@ -67,7 +68,7 @@ fn finding(training: &Training<'_>, norms: &Norms<'_>) -> Option<Finding> {
             last_good_step: good_before_first.map(|row| rows.step(row)),
             nan: norms.nan,
             inf: norms.inf,
-            count: norms.spikes,
+            count,
         }],
     })
 }

@@ -97,6 +97,21 @@ impl<'a> Rows<'a> {
         self.kept.times.get(self.index(row))
     }
 
+    /// Calls `each` with every row and its value.
+    fn each(&self, mut each: impl FnMut(u32, f64)) {
+        match (&self.order, &self.kept.values) {
+            (Some(_), _) => (0..self.len()).for_each(|row| each(row as u32, self.value(row))),
+            (None, Values::F64(values)) => {
+                let values = values.parts(self.range.clone()).flatten();
+                values.zip(0..).for_each(|(value, row)| each(row, *value));
+            }
+            (None, Values::F32(values)) => {
+                let values = values.parts(self.range.clone()).flatten();
+                values.zip(0..).for_each(|(value, row)| each(row, f64::from(*value)));
+            }
+        }
+    }
+
     fn values(&self) -> Box<dyn Iterator<Item = f64> + '_> {
         match (&self.order, &self.kept.values) {
             (Some(_), _) => Box::new((0..self.len()).map(|row| self.value(row))),
@@ -136,8 +151,8 @@ pub struct Norms<'a> {
     pub max: Option<f64>,
     /// Whether spikes of this series are a check (pre-clip, or post-clip without a pre-clip twin).
     pub spike_tested: bool,
-    /// Rows above the threshold (with [`Opening::Ignore`]: outside the opening). 0 where not tested.
-    pub spikes: u64,
+    /// Rows above the threshold (with [`Opening::Ignore`]: outside the opening), rising. Empty where not tested.
+    pub spikes: Vec<u32>,
     /// A row is a spike above this.
     bound: f64,
     opening: Option<OpeningBounds>,
@@ -187,7 +202,7 @@ impl<'a> Norms<'a> {
             threshold,
             max,
             spike_tested,
-            spikes: 0,
+            spikes: Vec::new(),
             bound,
             opening: None,
             ignore_opening: knobs.opening == Opening::Ignore,
@@ -196,7 +211,7 @@ impl<'a> Norms<'a> {
             if knobs.opening != Opening::Strict {
                 norms.opening = Some(norms.find_opening());
             }
-            norms.spikes = norms.spike_rows().count() as u64;
+            norms.spikes = norms.find_spikes();
         }
         norms
     }
@@ -221,9 +236,19 @@ impl<'a> Norms<'a> {
     }
 
     /// The rows that are spikes.
-    pub fn spike_rows(&self) -> impl Iterator<Item = usize> + '_ {
-        let exceeding = self.rows.values().enumerate().filter(|(_, value)| self.exceeds(*value));
-        exceeding.map(|(row, _)| row).filter(|row| !(self.ignore_opening && self.in_opening(*row)))
+    pub fn spike_rows(&self) -> impl DoubleEndedIterator<Item = usize> + '_ {
+        self.spikes.iter().map(|row| *row as usize)
+    }
+
+    fn find_spikes(&self) -> Vec<u32> {
+        let counts = |row: &u32| !(self.ignore_opening && self.in_opening(*row as usize));
+        let mut spikes = Vec::new();
+        self.rows.each(|row, value| {
+            if self.exceeds(value) && counts(&row) {
+                spikes.push(row);
+            }
+        });
+        spikes
     }
 
     /// The rows that are bad.

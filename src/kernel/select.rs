@@ -152,8 +152,7 @@ where
             tally.first = tally.first.or(t.first.map(|i| start + i));
             start += part.len();
         }
-        max =
-            parts.iter().filter_map(|p| unsafe { vector::max_finite::<V>(p) }).reduce(|a, b| if b > a { b } else { a });
+        max = parts.iter().filter_map(|p| unsafe { V::max_finite(p) }).reduce(|a, b| if b > a { b } else { a });
     }
     let mut outside = tally.neg_inf as usize;
     let mut counted = n - tally.total() as usize;

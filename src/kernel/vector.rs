@@ -60,6 +60,8 @@ pub(super) trait Vector: Copy {
 
     /// [`pack`], compiled once for this vector.
     unsafe fn pack(values: &[Self::T], lo: Self::T, hi: Self::T, out: &mut [Self::T], ahead: usize) -> Packed<Self::T>;
+    /// [`max_finite`], compiled once for this vector.
+    unsafe fn max_finite(values: &[Self::T]) -> Option<Self::T>;
     /// [`rank`], compiled once for this vector.
     unsafe fn rank(padded: &[Self::T], n: usize, rank: usize, more: usize) -> (Self::T, Self::T);
 }
@@ -194,7 +196,7 @@ unsafe fn rank<V: Vector>(padded: &[V::T], n: usize, rank: usize, more: usize) -
 /// # Safety
 /// The processor must have the instruction set of `V`.
 #[inline(always)]
-pub(super) unsafe fn max_finite<V: Vector>(values: &[V::T]) -> Option<V::T> {
+unsafe fn max_finite<V: Vector>(values: &[V::T]) -> Option<V::T> {
     let (chunks, rest) = values.split_at(values.len() / (4 * V::LANES) * (4 * V::LANES));
     // SAFETY: the caller's promise for the instruction set; a chunk is four vectors long.
     let max = unsafe {
@@ -394,6 +396,10 @@ impl<T: Real, const N: usize> Vector for Lanes<T, N> {
         // SAFETY: arrays need no instruction set.
         unsafe { pack::<Self>(values, lo, hi, out, ahead) }
     }
+    unsafe fn max_finite(values: &[T]) -> Option<T> {
+        // SAFETY: arrays need no instruction set.
+        unsafe { max_finite::<Self>(values) }
+    }
     unsafe fn rank(padded: &[T], n: usize, at: usize, more: usize) -> (T, T) {
         // SAFETY: arrays need no instruction set.
         unsafe { rank::<Self>(padded, n, at, more) }
@@ -402,7 +408,7 @@ impl<T: Real, const N: usize> Vector for Lanes<T, N> {
 
 #[cfg(target_arch = "x86_64")]
 mod v3 {
-    use super::{Packed, Vector, pack, rank};
+    use super::{Packed, Vector, max_finite, pack, rank};
     use std::arch::x86_64::*;
 
     /// Row `m` moves the 64-bit lanes of mask `m` to the front, as the dword indices that `vpermps` takes.
@@ -536,6 +542,9 @@ mod v3 {
                 unsafe fn pack(values: &[$t], lo: $t, hi: $t, out: &mut [$t], ahead: usize) -> Packed<$t> {
                     unsafe { pack_v3::<Self>(values, lo, hi, out, ahead) }
                 }
+                unsafe fn max_finite(values: &[$t]) -> Option<$t> {
+                    unsafe { max_finite_v3::<Self>(values) }
+                }
                 unsafe fn rank(padded: &[$t], n: usize, at: usize, more: usize) -> ($t, $t) {
                     unsafe { rank_v3::<Self>(padded, n, at, more) }
                 }
@@ -583,6 +592,14 @@ mod v3 {
     unsafe fn pack_v3<V: Vector>(values: &[V::T], lo: V::T, hi: V::T, out: &mut [V::T], ahead: usize) -> Packed<V::T> {
         // SAFETY: the caller's promise.
         unsafe { pack::<V>(values, lo, hi, out, ahead) }
+    }
+
+    /// # Safety
+    /// A processor of x86-64-v3.
+    #[target_feature(enable = "avx2,bmi1,bmi2,fma,lzcnt,popcnt")]
+    unsafe fn max_finite_v3<V: Vector>(values: &[V::T]) -> Option<V::T> {
+        // SAFETY: the caller's promise.
+        unsafe { max_finite::<V>(values) }
     }
 
     /// # Safety
@@ -693,9 +710,9 @@ mod tests {
                 // SAFETY: the wide vectors are used at their level only.
                 let (got, got32) = unsafe {
                     if level == Level::portable() {
-                        (max_finite::<Lanes<f64, 4>>(&wide), max_finite::<Lanes<f32, 8>>(&narrow))
+                        (Lanes::<f64, 4>::max_finite(&wide), Lanes::<f32, 8>::max_finite(&narrow))
                     } else {
-                        level.run(|| (max_finite::<Wide64>(&wide), max_finite::<Wide32>(&narrow)))
+                        (Wide64::max_finite(&wide), Wide32::max_finite(&narrow))
                     }
                 };
                 assert_eq!(got, twin(&wide));

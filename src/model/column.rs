@@ -28,6 +28,18 @@ impl<T: Copy> Chunks<T> {
         self.len += 1;
     }
 
+    /// Appends values.
+    #[inline]
+    pub fn extend(&mut self, values: &[T]) {
+        match self.chunks.last_mut() {
+            Some(chunk) if chunk.len() + values.len() <= CHUNK => {
+                chunk.extend_from_slice(values);
+                self.len += values.len();
+            }
+            _ => values.iter().for_each(|value| self.push(*value)),
+        }
+    }
+
     #[cold]
     fn start_chunk(&mut self, value: T) {
         let mut chunk = Vec::new();
@@ -238,11 +250,14 @@ impl Deltas {
         }
         let difference = value.wrapping_sub(self.last);
         let mut rest = ((difference << 1) ^ (difference >> 63)) as u64;
+        let (mut varint, mut length) = ([0u8; 10], 0);
         while rest >= 0x80 {
-            self.bytes.push(rest as u8 | 0x80);
+            varint[length] = rest as u8 | 0x80;
+            length += 1;
             rest >>= 7;
         }
-        self.bytes.push(rest as u8);
+        varint[length] = rest as u8;
+        self.bytes.extend(&varint[..=length]);
         self.len += 1;
         self.last = value;
     }

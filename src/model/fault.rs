@@ -37,6 +37,8 @@ pub enum FaultKind {
     Ambiguous,
     /// The operating system refused a read.
     Io,
+    /// A symbolic link in a walk: never followed.
+    Link,
     /// Bytes that belong to no record (NUL runs, stray bytes) were passed over.
     Stray,
     /// The writer itself says that it lost records (rlprobe's `recorder_drops`).
@@ -51,13 +53,14 @@ pub enum FaultKind {
 
 impl FaultKind {
     /// Every kind, in the order of the documentation.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Truncated,
         Self::Unparsable,
         Self::BadChecksum,
         Self::Limit,
         Self::Ambiguous,
         Self::Io,
+        Self::Link,
         Self::Stray,
         Self::Dropped,
         Self::Conflict,
@@ -74,6 +77,7 @@ impl FaultKind {
             Self::Limit => "limit",
             Self::Ambiguous => "ambiguous",
             Self::Io => "io",
+            Self::Link => "link",
             Self::Stray => "stray-bytes",
             Self::Dropped => "dropped-records",
             Self::Conflict => "conflict",
@@ -85,7 +89,7 @@ impl FaultKind {
     /// How much a fault of this kind matters: a cut tail is normal, the rest may cost points.
     pub fn severity(self) -> Severity {
         match self {
-            Self::Truncated | Self::Stray => Severity::Info,
+            Self::Truncated | Self::Stray | Self::Link => Severity::Info,
             Self::Panic => Severity::Error,
             _ => Severity::Warning,
         }

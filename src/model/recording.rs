@@ -180,7 +180,7 @@ pub struct Reduced {
 #[derive(Clone, Debug)]
 pub enum Signal {
     /// Row by row.
-    Kept(Kept),
+    Kept(Box<Kept>),
     /// Counts and bad rows only.
     Reduced(Reduced),
 }

@@ -149,7 +149,7 @@ impl<'a> Bounds<'a> {
     fn new(values: usize, row_length: Option<usize>, offsets: Option<&'a [i64]>) -> PyResult<Self> {
         match (row_length, offsets) {
             (Some(0), None) if values == 0 => Ok(Self::Equal { length: 0, rows: 0 }),
-            (Some(length), None) if length > 0 && values % length == 0 => {
+            (Some(length), None) if length > 0 && values.is_multiple_of(length) => {
                 Ok(Self::Equal { length, rows: values / length })
             }
             (None, Some(offsets)) => {

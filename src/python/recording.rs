@@ -8,15 +8,25 @@ use pyo3::prelude::*;
 
 use super::tables::{Columns, Table, table};
 use crate::detect::notes;
+use crate::model::recording::Kept;
 use crate::model::{Checkpoint, Knobs, Recording, Role, Signal, Source};
 
 /// A recording with all its numeric series.
+///
+/// `records` has one row for each record that holds a series; `rows` says which of them a series' values belong to.
 #[pyclass(frozen, module = "gradscan._core")]
 pub struct RecordingData {
     run: String,
     source: Source,
     recording: Recording,
     checkpoints: Vec<Checkpoint>,
+    records: Vec<Row>,
+}
+
+struct Row {
+    record: i64,
+    step: i64,
+    time: Option<i64>,
 }
 
 impl RecordingData {
@@ -24,7 +34,24 @@ impl RecordingData {
     pub fn new(run: String, source: &Source, recording: Recording, named: &[Checkpoint]) -> Self {
         let run = recording.run_id.as_ref().map_or_else(|| run.clone(), |id| format!("{run}#{id}"));
         let checkpoints = recording.checkpoints.iter().chain(named).cloned().collect();
-        Self { run, source: source.clone(), recording, checkpoints }
+        let kept = recording.series.iter().filter_map(|series| match &series.signal {
+            Signal::Kept(kept) => Some(kept.as_ref()),
+            Signal::Reduced(_) => None,
+        });
+        let rows = kept.flat_map(|kept| {
+            let row = |(at, record)| Row { record, step: kept.steps.get(at), time: kept.times.get(at) };
+            kept.records.iter().enumerate().map(row)
+        });
+        let records: BTreeMap<i64, Row> = rows.map(|row| (row.record, row)).collect();
+        Self { run, source: source.clone(), recording, checkpoints, records: records.into_values().collect() }
+    }
+
+    fn kept(&self, name: &str) -> PyResult<&Kept> {
+        let found = self.recording.series.iter().find(|series| series.name == name);
+        match found.map(|series| &series.signal) {
+            Some(Signal::Kept(kept)) => Ok(kept),
+            _ => Err(PyKeyError::new_err(name.to_owned())),
+        }
     }
 }
 
@@ -69,31 +96,28 @@ impl RecordingData {
 
     /// Steps (int64) and values (float64) of a series, shape (rows,), in record order.
     fn series<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Points<'py>> {
-        let found = self.recording.series.iter().find(|series| series.name == name);
-        let Some(Signal::Kept(kept)) = found.map(|series| &series.signal) else {
-            return Err(PyKeyError::new_err(name.to_owned()));
-        };
+        let kept = self.kept(name)?;
         let steps: Vec<i64> = kept.steps.iter().collect();
         let values: Vec<f64> = (0..kept.values.len()).map(|row| kept.values.get(row)).collect();
         Ok((steps.into_pyarray(py), values.into_pyarray(py)))
     }
 
-    /// Rows that hold a series: record, step, attempt, time.
+    /// The rows of `records` (int64, from 0) that the values of a series belong to, shape (rows,).
+    fn rows<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyArray1<i64>>> {
+        let row = |record: i64| self.records.partition_point(|row| row.record < record) as i64;
+        Ok(self.kept(name)?.records.iter().map(row).collect::<Vec<i64>>().into_pyarray(py))
+    }
+
+    /// Records that hold a series: record, step, attempt, time.
     #[getter]
     fn records(&self) -> PyResult<Table> {
-        let mut rows: BTreeMap<i64, (i64, Option<i64>)> = BTreeMap::new();
-        for series in &self.recording.series {
-            let Signal::Kept(kept) = &series.signal else { continue };
-            for (row, record) in kept.records.iter().enumerate() {
-                rows.entry(record).or_insert_with(|| (kept.steps.get(row), kept.times.get(row)));
-            }
-        }
+        let all = || self.records.iter();
         let attempt = |record: i64| Some(self.recording.axis.attempt_of(record as u64) as i64 + 1);
         let batch = Columns::default()
-            .int("record", rows.keys().map(|record| Some(*record)))
-            .int("step", rows.values().map(|(step, _)| Some(*step)))
-            .int("attempt", rows.keys().map(|record| attempt(*record)))
-            .time("time", rows.values().map(|(_, time)| *time))
+            .int("record", all().map(|row| Some(row.record)))
+            .int("step", all().map(|row| Some(row.step)))
+            .int("attempt", all().map(|row| attempt(row.record)))
+            .time("time", all().map(|row| row.time))
             .batch();
         table(batch)
     }

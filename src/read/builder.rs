@@ -127,7 +127,6 @@ pub struct Builder<'a> {
     wants_changed: bool,
     recent: Vec<u64>,
     recent_next: usize,
-    recent_attempt: usize,
     recent_max: i64,
     kinds: Vec<RowKind>,
     kind_index: HashMap<Vec<u32>, usize>,
@@ -169,7 +168,6 @@ impl<'a> Builder<'a> {
             wants_changed: false,
             recent: Vec::new(),
             recent_next: 0,
-            recent_attempt: 0,
             recent_max: i64::MIN,
             kinds: Vec::new(),
             kind_index: HashMap::new(),
@@ -445,23 +443,15 @@ impl<'a> Builder<'a> {
     #[inline]
     fn is_duplicate(&mut self, step: i64, fingerprint: u64) -> bool {
         let key = fingerprint ^ (step as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        if self.recent_attempt != self.axis.attempts() {
-            self.recent_attempt = self.axis.attempts();
-            self.recent.clear();
-            self.recent_next = 0;
-            self.recent_max = i64::MIN;
-        }
         // A step above all recent ones repeats none of them.
         if step <= self.recent_max && self.recent.contains(&key) {
             return true;
         }
-        let falls = self.axis.last().is_some_and(|last| step < last);
-        if falls {
-            // This row begins an attempt; the window starts with it.
+        if self.axis.last().is_some_and(|last| step < last) {
+            // This row begins an attempt, and the window with it.
             self.recent.clear();
             self.recent_next = 0;
             self.recent_max = i64::MIN;
-            self.recent_attempt = self.axis.attempts() + 1;
         }
         self.recent_max = self.recent_max.max(step);
         if self.recent.len() < DUPLICATE_WINDOW {
@@ -607,13 +597,13 @@ fn rounded_step(rank: StepRank, value: f64) -> (StepRank, i64, bool) {
 }
 
 fn kept() -> Signal {
-    Signal::Kept(Kept {
+    Signal::Kept(Box::new(Kept {
         values: Values::F64(Chunks::default()),
         steps: Ints::default(),
         records: Ints::default(),
         places: Deltas::default(),
         times: Deltas::default(),
-    })
+    }))
 }
 
 /// Roles whose series the checks need only as counts and bad rows.

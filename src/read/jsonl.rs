@@ -36,11 +36,7 @@ impl Reader for Jsonl {
             return Confidence::Likely;
         }
         let ends = |suffix: &&str| name.ends_with(*suffix);
-        if [".jsonl", ".ndjson", ".json"].iter().any(|suffix| ends(suffix)) {
-            Confidence::Maybe
-        } else {
-            Confidence::No
-        }
+        if [".jsonl", ".ndjson", ".json"].iter().any(ends) { Confidence::Maybe } else { Confidence::No }
     }
 
     fn recognise(&self, path: &str, head: &[u8]) -> Confidence {
@@ -129,6 +125,9 @@ impl Sink for Glance {
     fn filled(&mut self, _: u32, _: bool) {}
 }
 
+/// Objects with known metrics after which a head has said enough.
+const ENOUGH: u32 = 4;
+
 /// Looks at the complete lines of a head: at least half of them are objects, and two different ones are enough to
 /// tell JSON Lines from one JSON document that begins with `{` on its first line.
 fn examine(head: &[u8]) -> Option<Head> {
@@ -148,6 +147,10 @@ fn examine(head: &[u8]) -> Option<Head> {
                 objects += u32::from(objects == 0 && others == 0);
             }
             _ => others += 1,
+        }
+        let known = glance.has_metric || (glance.has_step && glance.has_number);
+        if known && objects >= ENOUGH && objects > others {
+            return Some(Head::Metrics);
         }
         if others > 16 && objects == 0 {
             return None;

@@ -2,7 +2,7 @@
 //!
 //! One read for the footer (and the whole file where it is small), one for each stretch of wanted columns. Decoding and
 //! its guards are in [`parquet_pages`](crate::wire::parquet_pages); decompression is here: Zstandard by a context that is
-//! kept from page to page, the other codecs by the `parquet` crate, page by page and after the page's header was held
+//! kept from page to page, Snappy and gzip by the `parquet` crate, page by page and after the page's header was held
 //! against the file and the limits.
 
 use std::io::Read;
@@ -395,14 +395,16 @@ impl ColumnState {
         let plain = header.plain as usize;
         match self.codec {
             Codec::Unknown => return Err("compressed by a codec that is not read".to_owned()),
-            _ if !compressed || self.codec == Codec::None => self.raw = Some(stored),
+            Codec::None => self.raw = Some(stored),
+            _ if !compressed => self.raw = Some(stored),
             // A page of nulls: nothing was compressed.
             _ if plain == levels => self.page.extend_from_slice(&stored[..levels]),
             Codec::Zstd => {
                 self.page.extend_from_slice(&stored[..levels]);
                 unzstd(&stored[levels..], plain, &mut self.page, zstd).map_err(|error| error.to_string())?;
             }
-            codec => self.raw = Some(other_codec(codec, header, whole)?),
+            Codec::Snappy => self.raw = Some(by_crate(Compression::SNAPPY, header, whole)?),
+            Codec::Gzip => self.raw = Some(by_crate(Compression::GZIP(Default::default()), header, whole)?),
         }
         let got = self.raw.as_deref().unwrap_or(&self.page).len();
         if got != plain {
@@ -437,19 +439,10 @@ fn unzstd(
 }
 
 /// A page of another codec by the `parquet` crate, which is given the one page as if it were a column.
-fn other_codec(codec: Codec, header: &PageHeader, whole: &Bytes) -> Result<Bytes, String> {
+fn by_crate(compression: Compression, header: &PageHeader, whole: &Bytes) -> Result<Bytes, String> {
     if u64::from(header.plain) > TRUSTED_PAGE as u64 + u64::from(header.stored) * LARGEST_RATIO {
         return Err(format!("a page of {} bytes from {} is not plausible", header.plain, header.stored));
     }
-    let compression = match codec {
-        Codec::Snappy => Compression::SNAPPY,
-        Codec::Gzip => Compression::GZIP(Default::default()),
-        Codec::Brotli => Compression::BROTLI(Default::default()),
-        Codec::Lz4 => Compression::LZ4,
-        Codec::Zstd => Compression::ZSTD(Default::default()),
-        Codec::Lz4Raw => Compression::LZ4_RAW,
-        Codec::None | Codec::Unknown => Compression::UNCOMPRESSED,
-    };
     let page = || -> parquet::errors::Result<Option<Page>> {
         // The type of the values does not matter to a page that is only decompressed.
         let leaf = Type::primitive_type_builder("", PhysicalType::DOUBLE).build()?;
@@ -636,8 +629,6 @@ mod tests {
             1 => Just(Compression::UNCOMPRESSED),
             1 => Just(Compression::SNAPPY),
             1 => Just(Compression::GZIP(Default::default())),
-            1 => Just(Compression::LZ4_RAW),
-            1 => Just(Compression::BROTLI(Default::default())),
         ]
     }
 
@@ -723,7 +714,6 @@ mod tests {
             (Compression::UNCOMPRESSED, WriterVersion::PARQUET_2_0, false),
             (Compression::SNAPPY, WriterVersion::PARQUET_2_0, true),
             (Compression::GZIP(Default::default()), WriterVersion::PARQUET_1_0, true),
-            (Compression::LZ4, WriterVersion::PARQUET_1_0, true),
         ] {
             let properties = WriterProperties::builder()
                 .set_compression(compression)

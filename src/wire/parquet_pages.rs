@@ -112,15 +112,9 @@ pub enum Codec {
     Snappy,
     /// Gzip.
     Gzip,
-    /// Brotli.
-    Brotli,
-    /// LZ4 in Hadoop's framing.
-    Lz4,
     /// Zstandard.
     Zstd,
-    /// LZ4 blocks.
-    Lz4Raw,
-    /// LZO, or a codec of the future.
+    /// One that is not read: Brotli, LZ4, LZO, or one of the future.
     Unknown,
 }
 
@@ -130,10 +124,7 @@ impl Codec {
             0 => Self::None,
             1 => Self::Snappy,
             2 => Self::Gzip,
-            4 => Self::Brotli,
-            5 => Self::Lz4,
             6 => Self::Zstd,
-            7 => Self::Lz4Raw,
             _ => Self::Unknown,
         }
     }

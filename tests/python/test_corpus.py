@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Count
 
 import gradscan as gs
+from conftest import Count
 
 # Formats that have a reader, as EXPECTED.tsv calls them, and the folders that LABELS.tsv keeps them under.
 FORMATS = {"hf_trainer", "jsonl"}

@@ -311,7 +311,9 @@ def test_csv_nulls_and_numbers() -> None:
 
 
 def recording(steps: list[int], **series: tuple[list[int], list[float]]) -> Recording:
-    arrays = {name: (np.array(own, np.int64), np.array(values, np.float64)) for name, (own, values) in series.items()}
+    """Each series is given by the rows of `steps` that it belongs to, and its values."""
+    rows = {name: np.array(own, np.int64) for name, (own, _) in series.items()}
+    arrays = {name: (np.array(steps)[own], np.array(series[name][1], np.float64)) for name, own in rows.items()}
     nothing = pl.DataFrame()
     return Recording(
         run="r",
@@ -320,7 +322,10 @@ def recording(steps: list[int], **series: tuple[list[int], list[float]]) -> Reco
         step_name="step",
         roles=dict.fromkeys(series),
         arrays=arrays,
-        records=pl.DataFrame({"step": pl.Series(steps, dtype=pl.Int64)}),
+        rows=rows,
+        records=pl.DataFrame(
+            {"step": pl.Series(steps, dtype=pl.Int64), "time": pl.Series([None] * len(steps), dtype=pl.Datetime)}
+        ),
         events=nothing,
         checkpoints=nothing,
         faults=nothing,
@@ -328,7 +333,7 @@ def recording(steps: list[int], **series: tuple[list[int], list[float]]) -> Reco
 
 
 def test_frame_keeps_nan_apart_from_missing() -> None:
-    item = recording([1, 2, 3], a=([1, 2, 3], [1.0, float("nan"), 3.0]), b=([1, 3], [7.0, 8.0]))
+    item = recording([1, 2, 3], a=([0, 1, 2], [1.0, float("nan"), 3.0]), b=([0, 2], [7.0, 8.0]))
     frame = item.frame()
     assert frame["step"].to_list() == [1, 2, 3]
     assert frame["a"].null_count() == 0
@@ -338,7 +343,7 @@ def test_frame_keeps_nan_apart_from_missing() -> None:
 
 def test_frame_of_a_resumed_run_has_both_attempts() -> None:
     steps = [1, 2, 3, 4, 2, 3, 4, 5]
-    item = recording(steps, a=(steps, [1, 2, 3, 4, 20, 30, 40, 50]), b=([2, 4, 4, 5], [2, 4, 40, 50]))
+    item = recording(steps, a=([*range(8)], [1, 2, 3, 4, 20, 30, 40, 50]), b=([1, 3, 6, 7], [2, 4, 40, 50]))
     frame = item.frame()
     assert frame["step"].to_list() == steps
     assert frame["a"].to_list() == [1, 2, 3, 4, 20, 30, 40, 50]

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from conftest import Count
 from rlprobe.doctor.detectors import GradPathology
 from rlprobe.doctor.runview import RunView
 from rlprobe.testing.synth import PATHOLOGIES, generate_run
 
 import gradscan as gs
+from conftest import Count
 from makers import Training, rlprobe_run
 
 LENGTHS = (30, 47, 120, 301)

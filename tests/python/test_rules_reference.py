@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Count
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import gradscan as gs
+from conftest import Count
 from rules_twin import Bad, Knobs, Training, judge, split
 
 Series = tuple[list[int], list[float]]
