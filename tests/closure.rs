@@ -221,7 +221,7 @@ fn dependencies_have_their_reasons() {
     }
     assert!(rust >= 15 && used.len() >= rust + 10, "{rust} crates, {} in all", used.len());
     let rows = document.lines().filter_map(|line| line.strip_prefix("| `")?.split_once("` | "));
-    let explained: Names = rows.filter(|(_, why)| why.len() > 20).map(|(name, _)| name.to_owned()).collect();
+    let explained: Names = rows.filter(|(_, why)| why.len() > 12).map(|(name, _)| name.to_owned()).collect();
     same("docs/dependencies.md", &explained, &used);
     println!("closure: {} dependencies", used.len());
 }
