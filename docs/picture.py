@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import tempfile
 from pathlib import Path
 
@@ -19,7 +20,7 @@ with tempfile.TemporaryDirectory() as directory:
     demo.write(archive)
     report = terminal.render(gs.scan(archive, progress=False), width=WIDTH, color=True)
 
-console = Console(record=True, width=WIDTH, force_terminal=True, file=Path("/dev/null").open("w"))
+console = Console(record=True, width=WIDTH, force_terminal=True, file=io.StringIO())
 console.print("[bold]$[/bold] gradscan scan archive/\n")
 console.print(Text.from_ansi(report))
 console.save_svg(str(Path(__file__).with_name("scan.svg")), title="gradscan")

@@ -386,10 +386,10 @@ fn describe(fixture: &Fixture) -> String {
     let mut text = format!("{}\n", fixture.name);
     for outcome in &outcomes {
         describe_outcome(outcome, &mut text);
-        let source = fixture.sources.iter().find(|source| {
-            // A named file is a source by its name, a folder by its path below the root, which may be the root itself.
-            source.path == outcome.source || (source.path.is_empty() && outcome.source == outcome.run)
-        });
+        // A source is named by its path below the root; the root itself has none.
+        let mut sources = fixture.sources.iter();
+        let source = sources.find(|source| source.path == outcome.source);
+        let source = source.or_else(|| fixture.sources.iter().find(|source| source.path.is_empty()));
         if let Some(source) = source {
             describe_points(&fixture.memory, source, &mut text);
         }

@@ -81,7 +81,7 @@ fn stats(recording: &Recording, trainings: &[Training<'_>], worker: &mut Worker)
                 nan: series.tally.nan,
                 inf: series.tally.inf,
                 median,
-                max: series.tally.max,
+                max: series.tally.max(),
                 spikes: norms().map(|norms| norms.spikes.len() as u64).sum(),
                 first_step: Some(series.first_step),
                 last_step: Some(series.last_step),

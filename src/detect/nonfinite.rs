@@ -239,7 +239,7 @@ fn from_reduced<'a>(training: &Training<'_>, series: &'a Series, reduced: &'a Re
         nan: runs().map(|run| run.nan).sum(),
         inf: runs().map(|run| run.inf).sum(),
         count: runs().map(|run| run.rows).sum(),
-        max: series.tally.max,
+        max: series.tally.max(),
         steps,
         norms: None,
     })
@@ -272,7 +272,7 @@ fn from_kept<'a>(
             values().filter(|value| value.is_infinite()).count() as u64,
         ),
     };
-    let place = kept.places.get(row).map_or(record, |at| at as u64);
+    let place = if kept.places.is_empty() { record } else { kept.places.get(row) as u64 };
     Some(Bad {
         class,
         role: Some(role),
@@ -289,7 +289,7 @@ fn from_kept<'a>(
         nan,
         inf,
         count: bad.len() as u64,
-        max: series.tally.max,
+        max: series.tally.max(),
         steps: bad.iter().take(LISTED_STEPS).map(|index| rows[*index].0).collect(),
         norms: None,
     })

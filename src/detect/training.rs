@@ -89,7 +89,7 @@ impl<'a> Rows<'a> {
 
     /// Offset of a row in its part.
     pub fn place(&self, row: usize) -> u64 {
-        self.kept.places.get(self.index(row)).map_or_else(|| self.record(row), |at| at as u64)
+        if self.kept.places.is_empty() { self.record(row) } else { self.kept.places.get(self.index(row)) as u64 }
     }
 
     /// Wall time of a row, milliseconds since 1970.
@@ -184,7 +184,7 @@ impl<'a> Norms<'a> {
         }
         let median = median(rows.kept, rows.range.clone(), tally.minus_one > 0, worker);
         // -1 is no finite value of a gradient norm; where nothing exceeds it, none is left.
-        let max = tally.max.filter(|max| *max != MINUS_ONE || tally.finite() > tally.minus_one);
+        let max = tally.max().filter(|max| *max != MINUS_ONE || tally.finite() > tally.minus_one);
         let max = max
             .filter(|max| *max > MINUS_ONE || tally.minus_one == 0)
             .or_else(|| rows.values().filter(|value| !is_bad(*value)).reduce(f64::max));

@@ -81,7 +81,7 @@ impl Values {
 }
 
 /// Counts over all values of a series.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tally {
     /// Rows with a value.
     pub rows: u64,
@@ -93,8 +93,14 @@ pub struct Tally {
     pub minus_one: u64,
     /// Other finite values below zero.
     pub negative: u64,
-    /// Largest finite value.
-    pub max: Option<f64>,
+    /// Largest finite value; -Inf before the first.
+    largest: f64,
+}
+
+impl Default for Tally {
+    fn default() -> Self {
+        Self { rows: 0, nan: 0, inf: 0, minus_one: 0, negative: 0, largest: f64::NEG_INFINITY }
+    }
 }
 
 impl Tally {
@@ -102,24 +108,34 @@ impl Tally {
     #[inline]
     pub fn add(&mut self, value: f64) {
         self.rows += 1;
-        if value.is_finite() {
-            match self.max {
-                Some(max) if max >= value => {}
-                _ => self.max = Some(value),
+        if value >= 0.0 && value < f64::INFINITY {
+            if value > self.largest {
+                self.largest = value;
             }
-            if value < 0.0 {
-                if value == -1.0 { self.minus_one += 1 } else { self.negative += 1 }
-            }
-        } else if value.is_nan() {
-            self.nan += 1;
         } else {
+            self.add_odd(value);
+        }
+    }
+
+    fn add_odd(&mut self, value: f64) {
+        if value.is_nan() {
+            self.nan += 1;
+        } else if value.is_infinite() {
             self.inf += 1;
+        } else {
+            self.largest = self.largest.max(value);
+            if value == -1.0 { self.minus_one += 1 } else { self.negative += 1 }
         }
     }
 
     /// Finite values, -1 included.
     pub fn finite(&self) -> u64 {
         self.rows - self.nan - self.inf
+    }
+
+    /// Largest finite value.
+    pub fn max(&self) -> Option<f64> {
+        (self.finite() > 0).then_some(self.largest)
     }
 }
 
@@ -133,7 +149,7 @@ pub struct Kept {
     /// Record numbers from 0, never falling, shape (rows,).
     pub records: Ints,
     /// Offsets of the rows in their part, in the unit of the recording; empty where the record number is the place.
-    pub places: Deltas,
+    pub places: Ints,
     /// Wall times in milliseconds since 1970; empty where none is recorded.
     pub times: Deltas,
 }

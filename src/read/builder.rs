@@ -48,23 +48,37 @@ pub struct Column {
 /// A step recorded under several names (`step`, `global_step`, `epoch`): lower ranks are better.
 type StepRank = usize;
 
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 enum Use {
     Step { rank: StepRank, fraction: bool },
     Time,
-    Series(usize),
+    Series { index: u32, primary: bool },
     Note,
-}
-
-#[derive(Debug)]
-struct ColumnState {
-    name: String,
-    usage: Use,
-    numeric: bool,
 }
 
 /// Fine rows remembered before a bad one; enough to find one with a smaller step among interleaved ranks.
 const GOOD_ROWS: usize = 16;
+
+/// The newest fine rows of a series: steps and values.
+#[derive(Debug, Default)]
+struct GoodRows {
+    rows: [(i64, f64); GOOD_ROWS],
+    seen: usize,
+}
+
+impl GoodRows {
+    #[inline]
+    fn push(&mut self, step: i64, value: f64) {
+        self.rows[self.seen % GOOD_ROWS] = (step, value);
+        self.seen += 1;
+    }
+
+    /// The newest with a step below `step`; among interleaved ranks the very newest may have a larger one.
+    fn below(&self, step: i64) -> Option<(i64, f64)> {
+        let newest_first = (self.seen.saturating_sub(GOOD_ROWS)..self.seen).rev();
+        newest_first.map(|seen| self.rows[seen % GOOD_ROWS]).find(|(good, _)| *good < step)
+    }
+}
 /// Bad steps listed for one training of a series.
 const LISTED_STEPS: usize = 100;
 /// Records among which a repetition is a duplicate (SPEC 6).
@@ -81,9 +95,11 @@ struct SeriesState {
     first_step: i64,
     last_step: i64,
     signal: Signal,
-    good: Vec<(i64, f64)>,
-    good_next: usize,
+    /// What a bad row of a reduced series is: a positive count, or else a value that is not finite.
+    counts: bool,
+    good: GoodRows,
     in_bad_run: bool,
+    awaits_good: bool,
     attempt: usize,
     training: u32,
     listed: usize,
@@ -96,7 +112,7 @@ struct Row {
     at: u64,
     steps: Vec<(StepRank, i64, bool)>,
     time: Option<i64>,
-    cells: Vec<(usize, f64, bool)>,
+    cells: Vec<(u32, f64, bool)>,
     filled: Vec<u32>,
     has_signal: bool,
 }
@@ -116,7 +132,10 @@ pub struct Builder<'a> {
     place_unit: PlaceUnit,
     row_is_place: bool,
     names: HashMap<String, u32>,
-    columns: Vec<ColumnState>,
+    /// Names of the columns, what each is used for, and whether a number was seen in it.
+    columns: Vec<String>,
+    uses: Vec<Use>,
+    numeric: Vec<bool>,
     series: Vec<SeriesState>,
     row: Row,
     records: u64,
@@ -158,6 +177,8 @@ impl<'a> Builder<'a> {
             row_is_place: place_unit == PlaceUnit::Row,
             names: HashMap::new(),
             columns: Vec::new(),
+            uses: Vec::new(),
+            numeric: Vec::new(),
             series: Vec::new(),
             row: Row::default(),
             records: 0,
@@ -209,21 +230,23 @@ impl<'a> Builder<'a> {
         }
         let id = self.columns.len() as u32;
         let usage = self.usage(name, id);
-        self.columns.push(ColumnState { name: name.to_owned(), usage, numeric: false });
+        self.columns.push(name.to_owned());
+        self.uses.push(usage);
+        self.numeric.push(false);
         self.names.insert(name.to_owned(), id);
         Column { id, want: self.want(id) }
     }
 
     /// What to give of a column now; a step column that is not the one in use need not be parsed.
     pub fn want(&self, id: u32) -> Want {
-        match self.columns[id as usize].usage {
+        match self.uses[id as usize] {
             Use::Step { rank, fraction } => match self.step_rank {
                 Some(chosen) if self.step_is_firm && chosen != rank => Want::Note,
                 _ if fraction => Want::Text,
                 _ => Want::Number,
             },
             Use::Time => Want::Text,
-            Use::Series(_) => Want::Number,
+            Use::Series { .. } => Want::Number,
             Use::Note => Want::Note,
         }
     }
@@ -261,15 +284,16 @@ impl<'a> Builder<'a> {
             first_step: 0,
             last_step: i64::MIN,
             signal,
-            good: Vec::new(),
-            good_next: 0,
+            counts: matches!(role, Some(Role::NanCount | Role::InfCount)),
+            good: GoodRows::default(),
             in_bad_run: false,
+            awaits_good: false,
             attempt: 0,
             training: 0,
             listed: 0,
             steps: Vec::new(),
         });
-        Use::Series(self.series.len() - 1)
+        Use::Series { index: self.series.len() as u32 - 1, primary: role.is_some_and(is_primary) }
     }
 
     fn step_rank_of(&self, name: &str) -> Option<StepRank> {
@@ -281,8 +305,8 @@ impl<'a> Builder<'a> {
 
     /// Says that values of a column were recorded as 32-bit floats or narrower. Before its first value.
     pub fn narrow(&mut self, id: u32) {
-        if let Use::Series(series) = self.columns[id as usize].usage
-            && let Signal::Kept(kept) = &mut self.series[series].signal
+        if let Use::Series { index, .. } = self.uses[id as usize]
+            && let Signal::Kept(kept) = &mut self.series[index as usize].signal
             && kept.values.is_empty()
         {
             kept.values = Values::F32(Chunks::default());
@@ -291,7 +315,7 @@ impl<'a> Builder<'a> {
 
     /// Says that a column holds numbers, where a columnar reader does not give its cells one by one.
     pub fn numeric(&mut self, id: u32) {
-        self.columns[id as usize].numeric = true;
+        self.numeric[id as usize] = true;
     }
 
     /// Begins a row at an offset of the current part.
@@ -308,9 +332,11 @@ impl<'a> Builder<'a> {
     /// A number in the current row.
     #[inline]
     pub fn number(&mut self, id: u32, value: f64) {
-        let column = &mut self.columns[id as usize];
-        column.numeric = true;
-        match column.usage {
+        match self.uses[id as usize] {
+            Use::Series { index, primary } => {
+                self.row.cells.push((index, value, false));
+                self.row.has_signal |= primary;
+            }
             Use::Step { rank, .. } => {
                 if value.is_finite() {
                     self.row.steps.push(rounded_step(rank, value));
@@ -318,11 +344,7 @@ impl<'a> Builder<'a> {
                 return;
             }
             Use::Time => self.row.time = clock::from_number(value).or(self.row.time),
-            Use::Series(series) => {
-                self.row.cells.push((series, value, false));
-                self.row.has_signal |= self.series[series].role.is_some_and(is_primary);
-            }
-            Use::Note => {}
+            Use::Note => self.numeric[id as usize] = true,
         }
         self.row.filled.push(id);
     }
@@ -330,14 +352,14 @@ impl<'a> Builder<'a> {
     /// A step recorded as an integer, exact where an f64 is not.
     #[inline]
     pub fn whole_step(&mut self, id: u32, step: i64) {
-        if let Use::Step { rank, .. } = self.columns[id as usize].usage {
+        if let Use::Step { rank, .. } = self.uses[id as usize] {
             self.row.steps.push((rank, step, false));
         }
     }
 
     /// A text in the current row: a step as `"10/438"`, a time; other texts are only filled cells.
     pub fn text(&mut self, id: u32, text: &str) {
-        match self.columns[id as usize].usage {
+        match self.uses[id as usize] {
             Use::Step { rank, .. } => {
                 let digits = text.split('/').next().unwrap_or(text).trim();
                 if let Ok(value) = digits.parse::<f64>()
@@ -348,7 +370,7 @@ impl<'a> Builder<'a> {
                 return;
             }
             Use::Time => self.row.time = clock::from_text(text).or(self.row.time),
-            Use::Series(_) | Use::Note => {}
+            Use::Series { .. } | Use::Note => {}
         }
         self.row.filled.push(id);
     }
@@ -356,17 +378,16 @@ impl<'a> Builder<'a> {
     /// A cell that holds something which was not asked for.
     #[inline]
     pub fn filled(&mut self, id: u32, numeric: bool) {
-        let column = &mut self.columns[id as usize];
-        column.numeric |= numeric;
-        if !matches!(column.usage, Use::Step { .. }) {
+        self.numeric[id as usize] |= numeric;
+        if !matches!(self.uses[id as usize], Use::Step { .. }) {
             self.row.filled.push(id);
         }
     }
 
     /// A null that its writer puts for NaN or Inf (verl's orjson): it counts as NaN if the column holds numbers too.
     pub fn null_for_nan(&mut self, id: u32) {
-        if let Use::Series(series) = self.columns[id as usize].usage {
-            self.row.cells.push((series, f64::NAN, true));
+        if let Use::Series { index, .. } = self.uses[id as usize] {
+            self.row.cells.push((index, f64::NAN, true));
         }
     }
 
@@ -408,7 +429,7 @@ impl<'a> Builder<'a> {
         let at = (!self.row_is_place).then_some(self.row.at);
         for (series, value, null) in self.row.cells.drain(..) {
             let point = Point { value, step, record, at, time: self.row.time, attempt, training };
-            self.series[series].push(&point, null, self.limits);
+            self.series[series as usize].push(&point, null, self.limits);
         }
     }
 
@@ -424,8 +445,8 @@ impl<'a> Builder<'a> {
             }
             if self.step_rank.is_none() {
                 self.step_rank = Some(best);
-                let chosen = |column: &&ColumnState| matches!(column.usage, Use::Step { rank, .. } if rank == best);
-                self.step_name = self.columns.iter().find(chosen).map(|column| column.name.clone());
+                let chosen = |usage: &Use| matches!(usage, Use::Step { rank, .. } if *rank == best);
+                self.step_name = self.uses.iter().position(chosen).map(|column| self.columns[column].clone());
             }
             if self.row.has_signal {
                 self.step_is_firm = true;
@@ -531,7 +552,7 @@ impl<'a> Builder<'a> {
             .series
             .iter()
             .map(|series| Candidate {
-                name: &columns[series.column as usize].name,
+                name: &columns[series.column as usize],
                 role: series.role,
                 fixed: series.fixed,
                 first_step: Some(series.first_step),
@@ -544,15 +565,17 @@ impl<'a> Builder<'a> {
         let mut series: Vec<Series> = Vec::new();
         for ((state, role), gaps) in self.series.into_iter().zip(resolved).zip(gaps) {
             if role.is_some() || everything {
-                let name = columns[state.column as usize].name.clone();
+                let name = columns[state.column as usize].clone();
                 series.push(state.finish(name, role, gaps));
             }
         }
         let named = |name: &str| series.iter().any(|series| series.name == name && series.role.is_some());
+        let lists = |usage: &Use| matches!(usage, Use::Series { .. } | Use::Note);
         let unrecognised = columns
             .iter()
-            .filter(|column| column.numeric && matches!(column.usage, Use::Series(_) | Use::Note))
-            .map(|column| column.name.clone())
+            .zip(self.uses.iter().zip(&self.numeric))
+            .filter(|(_, (usage, numeric))| **numeric && lists(usage))
+            .map(|(name, _)| name.clone())
             .filter(|name| !named(name))
             .collect();
         Recording {
@@ -591,9 +614,10 @@ impl<'a> Builder<'a> {
 }
 
 /// A step rounded down, and whether it was no integer. `as` saturates: a step beyond 2^63 stays the largest one.
+#[inline]
 fn rounded_step(rank: StepRank, value: f64) -> (StepRank, i64, bool) {
-    let whole = value.floor();
-    (rank, whole as i64, whole != value)
+    let cut = value as i64;
+    if cut as f64 == value { (rank, cut, false) } else { (rank, value.floor() as i64, value.fract() != 0.0) }
 }
 
 fn kept() -> Signal {
@@ -601,7 +625,7 @@ fn kept() -> Signal {
         values: Values::F64(Chunks::default()),
         steps: Ints::default(),
         records: Ints::default(),
-        places: Deltas::default(),
+        places: Ints::default(),
         times: Deltas::default(),
     }))
 }
@@ -663,39 +687,40 @@ impl SeriesState {
 
     #[inline]
     fn reduce(&mut self, point: &Point, limits: &Limits) {
-        let Signal::Reduced(reduced) = &mut self.signal else { return };
-        let counter = match self.role {
-            Some(Role::NanCount) => Some((point.value.max(0.0) as u64, 0)),
-            Some(Role::InfCount) => Some((0, point.value.max(0.0) as u64)),
-            _ => None,
-        };
-        let (bad, nan, inf) = match counter {
-            Some((nan, inf)) => (point.value > 0.0, nan, inf),
-            None => (!point.value.is_finite(), u64::from(point.value.is_nan()), u64::from(point.value.is_infinite())),
-        };
         if self.training != point.training {
             self.training = point.training;
-            self.good.clear();
-            self.good_next = 0;
+            self.good = GoodRows::default();
             self.listed = 0;
         }
         if self.attempt != point.attempt {
             self.attempt = point.attempt;
             self.in_bad_run = false;
         }
-        if !bad {
-            self.in_bad_run = false;
-            if let Some(run) = reduced.bad.last_mut() {
-                run.good_after.get_or_insert(point.record);
-            }
-            if self.good.len() < GOOD_ROWS {
-                self.good.push((point.step, point.value));
-            } else {
-                self.good[self.good_next] = (point.step, point.value);
-                self.good_next = (self.good_next + 1) % GOOD_ROWS;
-            }
+        let bad = if self.counts { point.value > 0.0 } else { !point.value.is_finite() };
+        if bad {
+            self.reduce_bad(point, limits);
             return;
         }
+        self.good.push(point.step, point.value);
+        if self.awaits_good {
+            self.awaits_good = false;
+            self.in_bad_run = false;
+            if let Signal::Reduced(Reduced { bad, .. }) = &mut self.signal
+                && let Some(run) = bad.last_mut()
+            {
+                run.good_after.get_or_insert(point.record);
+            }
+        }
+    }
+
+    fn reduce_bad(&mut self, point: &Point, limits: &Limits) {
+        let Signal::Reduced(reduced) = &mut self.signal else { return };
+        self.awaits_good = true;
+        let (nan, inf) = match self.role {
+            Some(Role::NanCount) => (point.value as u64, 0),
+            Some(Role::InfCount) => (0, point.value as u64),
+            _ => (u64::from(point.value.is_nan()), u64::from(point.value.is_infinite())),
+        };
         if self.listed < LISTED_STEPS && self.steps.len() < LISTED_STEPS * LISTED_STEPS {
             self.listed += 1;
             self.steps.push((point.training, point.step));
@@ -714,11 +739,6 @@ impl SeriesState {
             return;
         }
         self.in_bad_run = true;
-        // Newest first; among interleaved ranks the newest may have a larger step.
-        let newest_first = (1..=self.good.len()).map(|back| {
-            let length = self.good.len();
-            self.good[(self.good_next + length - back) % length]
-        });
         reduced.bad.push(BadRun {
             record: point.record,
             first_step: point.step,
@@ -729,7 +749,7 @@ impl SeriesState {
             value: point.value,
             place: point.at.unwrap_or(point.record),
             time: point.time,
-            good_before: newest_first.into_iter().find(|(step, _)| *step < point.step),
+            good_before: self.good.below(point.step),
             good_after: None,
         });
     }

@@ -4,6 +4,7 @@ use chrono::{DateTime, NaiveDateTime};
 
 /// A number of seconds, milliseconds, microseconds or nanoseconds since 1970, told apart by its size. Numbers too
 /// small to be a date after 1973 are durations: `None`.
+#[inline]
 pub fn from_number(value: f64) -> Option<i64> {
     let milliseconds = match value {
         v if (1e8..1e11).contains(&v) => v * 1e3,
@@ -12,7 +13,7 @@ pub fn from_number(value: f64) -> Option<i64> {
         v if (1e17..1e20).contains(&v) => v / 1e6,
         _ => return None,
     };
-    Some(milliseconds.round() as i64)
+    Some((milliseconds + 0.5) as i64)
 }
 
 /// An ISO 8601 date and time, with or without zone (then taken as UTC), or a number in text.

@@ -2,19 +2,13 @@
 //!
 //! One read for the footer (and the whole file where it is small), one for each stretch of wanted columns. Decoding and
 //! its guards are in [`parquet_pages`](crate::wire::parquet_pages); decompression is here: Zstandard by a context that is
-//! kept from page to page, Snappy and gzip by the `parquet` crate, page by page and after the page's header was held
-//! against the file and the limits.
+//! kept from page to page, Snappy and gzip after the page's header was held against the file and the limits.
 
 use std::io::Read;
 use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use parquet::basic::{Compression, Type as PhysicalType};
-use parquet::column::page::{Page, PageReader};
-use parquet::file::metadata::ColumnChunkMetaData;
-use parquet::file::serialized_reader::SerializedPageReader;
-use parquet::schema::types::{ColumnDescriptor, ColumnPath, Type};
 
 use super::{Ranges, is_git_lfs_pointer};
 use crate::model::{FaultKind, Limits};
@@ -34,8 +28,8 @@ const READ_AHEAD: u64 = 256 << 10;
 const BATCH: usize = 1024;
 /// Bytes reserved for a decompressed page by its header; beyond, the buffer grows as bytes come.
 const TRUSTED_PAGE: usize = 1 << 20;
-/// Largest ratio of the codecs other than Zstandard (deflate).
-const LARGEST_RATIO: u64 = 1100;
+/// Largest ratio of Snappy: a copy of 64 bytes takes three.
+const LARGEST_RATIO: usize = 22;
 /// Rows that a file of no size may hold, and more for each of its bytes. A step column alone takes a bit a row.
 const ROWS_FREE: u64 = 1 << 20;
 const ROWS_PER_BYTE: u64 = 64;
@@ -403,8 +397,14 @@ impl ColumnState {
                 self.page.extend_from_slice(&stored[..levels]);
                 unzstd(&stored[levels..], plain, &mut self.page, zstd).map_err(|error| error.to_string())?;
             }
-            Codec::Snappy => self.raw = Some(by_crate(Compression::SNAPPY, header, whole)?),
-            Codec::Gzip => self.raw = Some(by_crate(Compression::GZIP(Default::default()), header, whole)?),
+            Codec::Snappy => {
+                self.page.extend_from_slice(&stored[..levels]);
+                unsnap(&stored[levels..], plain, &mut self.page)?;
+            }
+            Codec::Gzip => {
+                self.page.extend_from_slice(&stored[..levels]);
+                gunzip(&stored[levels..], plain, &mut self.page)?;
+            }
         }
         let got = self.raw.as_deref().unwrap_or(&self.page).len();
         if got != plain {
@@ -438,27 +438,31 @@ fn unzstd(
     Ok(())
 }
 
-/// A page of another codec by the `parquet` crate, which is given the one page as if it were a column.
-fn by_crate(compression: Compression, header: &PageHeader, whole: &Bytes) -> Result<Bytes, String> {
-    if u64::from(header.plain) > TRUSTED_PAGE as u64 + u64::from(header.stored) * LARGEST_RATIO {
-        return Err(format!("a page of {} bytes from {} is not plausible", header.plain, header.stored));
+/// Appends what a Snappy block holds: `plain` bytes less what `into` has, or an error.
+fn unsnap(block: &[u8], plain: usize, into: &mut Vec<u8>) -> Result<(), String> {
+    plausible(plain, block.len())?;
+    let from = into.len();
+    if snap::raw::decompress_len(block).map_err(|error| error.to_string())? != plain - from {
+        return Err("a page of another size than its header says".to_owned());
     }
-    let page = || -> parquet::errors::Result<Option<Page>> {
-        // The type of the values does not matter to a page that is only decompressed.
-        let leaf = Type::primitive_type_builder("", PhysicalType::DOUBLE).build()?;
-        let column = ColumnDescriptor::new(Arc::new(leaf), 1, 0, ColumnPath::new(Vec::new()));
-        let metadata = ColumnChunkMetaData::builder(Arc::new(column))
-            .set_compression(compression)
-            .set_data_page_offset(0)
-            .set_total_compressed_size(whole.len() as i64)
-            .build()?;
-        SerializedPageReader::new(Arc::new(whole.clone()), &metadata, 0, None)?.get_next_page()
-    };
-    match page() {
-        Ok(Some(page)) => Ok(page.buffer().clone()),
-        Ok(None) => Err("an empty page".to_owned()),
-        Err(error) => Err(error.to_string()),
+    into.resize(plain, 0);
+    snap::raw::Decoder::new().decompress(block, &mut into[from..]).map_err(|error| error.to_string())?;
+    Ok(())
+}
+
+/// Appends what gzip members hold until `into` has `plain` bytes; one more is read so that the caller sees a longer page.
+fn gunzip(members: &[u8], plain: usize, into: &mut Vec<u8>) -> Result<(), String> {
+    let more = (plain - into.len()) as u64 + 1;
+    flate2::read::MultiGzDecoder::new(members).take(more).read_to_end(into).map_err(|error| error.to_string())?;
+    Ok(())
+}
+
+/// Snappy blocks are decompressed at once: their size is held against what so many bytes can hold.
+fn plausible(plain: usize, stored: usize) -> Result<(), String> {
+    if plain > TRUSTED_PAGE + stored * LARGEST_RATIO {
+        return Err(format!("a page of {plain} bytes from {stored} is not plausible"));
     }
+    Ok(())
 }
 
 /// Writes Parquet files for tests, by the `parquet` crate.

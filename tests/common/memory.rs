@@ -1,5 +1,6 @@
 //! Files in memory: readers are cut, flipped and fuzzed without a disk.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::ops::Range;
@@ -9,6 +10,11 @@ use bytes::Bytes;
 use gradscan::detect::{self, Worker};
 use gradscan::model::{Knobs, Limits, Part, Recording, Source};
 use gradscan::read::{Files, Ranges, Rejected, Request, Session, reader};
+
+thread_local! {
+    /// The window buffer, handed from read to read as a worker of a scan does.
+    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
 
 /// Files by path. One read of a stream gives at most `chunk` bytes.
 #[derive(Clone, Debug)]
@@ -36,8 +42,14 @@ impl Memory {
     /// Reads a source by the reader of its format.
     pub fn read(&self, source: &Source, request: &Request, limits: &Limits) -> Result<Vec<Recording>, Rejected> {
         let reader = reader(source.format).expect("the format has a reader");
-        let mut buffer = Vec::new();
-        reader.read(source, &mut Session { files: self, request, limits, buffer: &mut buffer })
+        // Windows are as large as the buffer: smaller limits need a new one.
+        let is_usual = limits.record == Limits::default().record;
+        let mut buffer = if is_usual { BUFFER.take() } else { Vec::new() };
+        let recordings = reader.read(source, &mut Session { files: self, request, limits, buffer: &mut buffer });
+        if is_usual {
+            BUFFER.replace(buffer);
+        }
+        recordings
     }
 
     /// What a scan does with a source: read what the checks need, and judge it.

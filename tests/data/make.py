@@ -85,8 +85,10 @@ def jsonl(home: Path) -> None:
     resumed = rows(Training(norms(30, seed=18), steps=list(range(21, 51))))
     restarted = rows(Training(norms(15, seed=19)))
     makers.jsonl(home / "resumed.jsonl", [*attempt, *resumed, *restarted])
-    ranks = [rows(Training(norms(24, seed=20 + rank))) for rank in range(2)]
-    makers.jsonl(home / "interleaved.jsonl", [row for pair in zip(*ranks, strict=True) for row in reversed(pair)])
+    ahead, behind = (rows(Training(norms(24, seed=20 + rank, put={17 + rank: NAN}))) for rank in range(2))
+    # The second rank writes three steps late.
+    pairs = zip([*ahead, *[None] * 3], [*[None] * 3, *behind], strict=True)
+    makers.jsonl(home / "interleaved.jsonl", [row for pair in pairs for row in pair if row is not None])
     makers.jsonl(home / "falling.jsonl", rows(Training(norms(20, seed=22, put={4: NAN})))[::-1])
 
     quoted = (
@@ -180,9 +182,12 @@ def footer_forged(whole: bytes, change: Callable[[bytes], bytes]) -> bytes:
 
 
 def page_forged(whole: bytes, metadata: pq.FileMetaData, sizes: Callable[[int, int], tuple[int, int]]) -> bytes:
-    """The file with other sizes in the page header of its last column, whose bytes nothing follows but the footer."""
+    """The file with other sizes in the page header of its last column, whose bytes nothing follows but the footer.
+
+    The longer header is paid for in the footer: the page lies within its column as before.
+    """
     column = metadata.row_group(0).column(metadata.num_columns - 1)
-    at = column.data_page_offset
+    at, plain, stored = column.data_page_offset, column.total_uncompressed_size, column.total_compressed_size
     assert whole[at : at + 2] == b"\x15\x00", "a data page"
     fields = whole[at + 2 :]
     numbers, used = [], 0
@@ -199,7 +204,10 @@ def page_forged(whole: bytes, metadata: pq.FileMetaData, sizes: Callable[[int, i
         numbers.append(value // 2)
     uncompressed, compressed = sizes(numbers[0], numbers[1])
     header = b"\x15" + varint(uncompressed) + b"\x15" + varint(compressed)
-    return whole[: at + 2] + header + fields[used:]
+    forged = whole[: at + 2] + header + fields[used:]
+    before = b"\x16" + varint(plain) + b"\x16" + varint(stored)
+    after = b"\x16" + varint(plain) + b"\x16" + varint(stored + len(header) - used)
+    return footer_forged(forged, lambda footer: replace_once(footer, before, after))
 
 
 def hostile(home: Path) -> None:

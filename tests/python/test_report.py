@@ -351,9 +351,7 @@ def test_frame_of_a_resumed_run_has_both_attempts() -> None:
     assert item.around(5, 1)["a"].to_list() == [40, 50]
 
 
-def test_frame_without_a_list_of_records_and_of_nothing() -> None:
-    item = recording([], a=([1, 3], [1, 3]), b=([2, 3], [2, 3]))
-    assert item.frame().to_dict(as_series=False) == {"step": [1, 2, 3], "a": [1, None, 3], "b": [None, 2, 3]}
+def test_frame_of_nothing() -> None:
     assert recording([]).frame().shape == (0, 1)
     assert len(recording([]).around(None)) == 0
 

@@ -195,8 +195,8 @@ _FIELDS = (("step", "first_step"), ("since", "onset_step"), ("last good", "last_
 def _widths(findings: Iterable[dict[str, Any]]) -> dict[str, int]:
     widths = {column: 1 for _, column in _FIELDS}
     for finding in findings:
-        for column in widths:
-            widths[column] = max(widths[column], len(_step(finding[column])))
+        for column, width in widths.items():
+            widths[column] = max(width, len(_step(finding[column])))
     return widths
 
 
@@ -299,7 +299,6 @@ def _clean(page: _Page, scan: Scan, limit: int, show_all: bool) -> None:
         return
     shown, ends = [], _signal_ends(scan)
     for run, notes, last in runs.select("run", "notes", "last_step").iter_rows():
-        notes = notes or ()
         if "partial-coverage" in notes:
             shown.append((run, f"until step {_step(ends.get(run))} of {_step(last)}"))
         elif show_all:
