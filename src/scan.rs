@@ -159,70 +159,92 @@ pub fn scan(paths: &[PathBuf], options: &Options, tick: &mut dyn FnMut(Advance) 
     let mut order: Vec<usize> = (0..jobs.len()).collect();
     order.sort_by_key(|job| std::cmp::Reverse(source(&jobs[*job]).bytes()));
     let total_bytes = jobs.iter().map(|job| source(job).bytes()).sum();
-    let cancel = AtomicBool::new(false);
-    let read = AtomicU64::new(0);
-    let next = AtomicUsize::new(0);
+    let shared = Shared::default();
     let mut done: Vec<Option<Vec<Outcome>>> = jobs.iter().map(|_| None).collect();
     let mut advance = Advance { total_bytes, total_sources: jobs.len() as u64, ..Advance::default() };
     let threads = options.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
     std::thread::scope(|scope| {
-        let (send, receive) = mpsc::channel::<(usize, Vec<Outcome>)>();
-        for _ in 0..threads.clamp(1, jobs.len().max(1)) {
-            let send = send.clone();
-            let (cancel, read, next, order, jobs, discoveries) = (&cancel, &read, &next, &order, &jobs, &discoveries);
-            scope.spawn(move || {
-                let mut worker = Worker::default();
-                let mut buffer = Vec::new();
-                while let Some(job) = order.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    if cancel.load(Ordering::Relaxed) {
-                        break;
-                    }
-                    let (root, source) = jobs[*job];
-                    let discovery = &discoveries[root];
-                    let disk = Disk { root: &discovery.root, cancel, read };
-                    let source = &discovery.sources[source];
-                    let read = || read_and_judge(source, discovery, &disk, options, &mut worker, &mut buffer);
-                    let outcomes = match catch_unwind(AssertUnwindSafe(read)) {
-                        Ok(Ok(outcomes)) => outcomes,
-                        Ok(Err(Rejected::Cancelled)) => break,
-                        Ok(Err(rejected)) => vec![rejected_outcome(source, &rejected)],
-                        Err(panic) => {
-                            worker = Worker::default();
-                            vec![panicked(source, panic.as_ref())]
-                        }
-                    };
-                    if send.send((*job, outcomes)).is_err() {
-                        break;
-                    }
-                }
-            });
-        }
-        drop(send);
-        loop {
-            match receive.recv_timeout(Duration::from_millis(50)) {
-                Ok((job, outcomes)) => {
-                    advance.sources += 1;
-                    advance.damaged += outcomes.iter().filter(|o| o.status == Status::Damaged).count() as u64;
-                    done[job] = Some(outcomes);
-                    if !advance.sources.is_multiple_of(256) {
-                        continue;
-                    }
-                }
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => break,
-            }
-            advance.bytes = read.load(Ordering::Relaxed).min(total_bytes);
+        // Nothing is ever sent: the channel tells when the last worker is gone.
+        let (alive, gone) = mpsc::channel::<()>();
+        let workers: Vec<_> = (0..threads.clamp(1, jobs.len().max(1)))
+            .map(|_| {
+                let (alive, shared, order, jobs, discoveries) = (alive.clone(), &shared, &order, &jobs, &discoveries);
+                scope.spawn(move || {
+                    let done = work(shared, order, jobs, discoveries, options);
+                    drop(alive);
+                    done
+                })
+            })
+            .collect();
+        drop(alive);
+        while gone.recv_timeout(Duration::from_millis(50)) == Err(RecvTimeoutError::Timeout) {
+            advance.bytes = shared.bytes.load(Ordering::Relaxed).min(total_bytes);
+            advance.sources = shared.sources.load(Ordering::Relaxed);
+            advance.damaged = shared.damaged.load(Ordering::Relaxed);
             if !tick(advance) {
-                cancel.store(true, Ordering::Relaxed);
+                shared.cancel.store(true, Ordering::Relaxed);
             }
+        }
+        for worker in workers {
+            // Panics of a source are caught where it is read; any other is a defect that ends the scan.
+            let outcomes = worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            outcomes.into_iter().for_each(|(job, outcomes)| done[job] = Some(outcomes));
         }
     });
+    advance.sources = shared.sources.load(Ordering::Relaxed);
+    advance.damaged = shared.damaged.load(Ordering::Relaxed);
+    let cancel = shared.cancel;
     let interrupted = cancel.load(Ordering::Relaxed);
     advance.bytes = total_bytes;
     if !interrupted {
         tick(advance);
     }
     gather(discoveries, jobs, done, interrupted)
+}
+
+/// What the workers of a scan and the thread that waits for them see of each other.
+#[derive(Debug, Default)]
+struct Shared {
+    next: AtomicUsize,
+    cancel: AtomicBool,
+    bytes: AtomicU64,
+    sources: AtomicU64,
+    damaged: AtomicU64,
+}
+
+/// One worker: takes the next job of `order` until none is left, and gives the outcomes of each.
+fn work(
+    shared: &Shared,
+    order: &[usize],
+    jobs: &[(usize, usize)],
+    discoveries: &[Discovery],
+    options: &Options,
+) -> Vec<(usize, Vec<Outcome>)> {
+    let (mut worker, mut buffer, mut done) = (Worker::default(), Vec::new(), Vec::new());
+    while let Some(job) = order.get(shared.next.fetch_add(1, Ordering::Relaxed)) {
+        if shared.cancel.load(Ordering::Relaxed) {
+            break;
+        }
+        let (root, source) = jobs[*job];
+        let discovery = &discoveries[root];
+        let disk = Disk { root: &discovery.root, cancel: &shared.cancel, read: &shared.bytes };
+        let source = &discovery.sources[source];
+        let read = || read_and_judge(source, discovery, &disk, options, &mut worker, &mut buffer);
+        let outcomes = match catch_unwind(AssertUnwindSafe(read)) {
+            Ok(Ok(outcomes)) => outcomes,
+            Ok(Err(Rejected::Cancelled)) => break,
+            Ok(Err(rejected)) => vec![rejected_outcome(source, &rejected)],
+            Err(panic) => {
+                worker = Worker::default();
+                vec![panicked(source, panic.as_ref())]
+            }
+        };
+        let damaged = outcomes.iter().filter(|outcome| outcome.status == Status::Damaged).count();
+        shared.damaged.fetch_add(damaged as u64, Ordering::Relaxed);
+        shared.sources.fetch_add(1, Ordering::Relaxed);
+        done.push((*job, outcomes));
+    }
+    done
 }
 
 /// Puts outcomes in the order of roots and paths, and gives every run its unique name.

@@ -58,21 +58,24 @@ impl JsonRows {
 pub fn fingerprint(bytes: &[u8]) -> u64 {
     const K: u64 = 0x9e37_79b9_7f4a_7c15;
     let bytes = bytes.trim_ascii();
-    let (mut a, mut b) = (bytes.len() as u64 ^ K, K);
-    let (blocks, rest) = bytes.as_chunks::<16>();
-    let fold = |hash: u64, word: u64| {
-        let product = u128::from(hash ^ word) * u128::from(K);
-        (product as u64) ^ ((product >> 64) as u64)
-    };
+    // Four lanes, so that multiplications overlap. Each step is a bijection of its lane: one changed word changes it.
+    let mut lanes = [bytes.len() as u64, K, K.rotate_left(16), K.rotate_left(32)];
+    let (blocks, rest) = bytes.as_chunks::<32>();
     for block in blocks {
-        let (low, high) = block.split_at(8);
-        a = fold(a, u64::from_le_bytes(low.try_into().unwrap_or_default()));
-        b = fold(b, u64::from_le_bytes(high.try_into().unwrap_or_default()));
+        for (lane, word) in lanes.iter_mut().zip(block.as_chunks::<8>().0) {
+            *lane = (*lane ^ u64::from_le_bytes(*word)).wrapping_mul(K);
+        }
     }
-    for byte in rest {
-        a = fold(a, u64::from(*byte));
+    let (words, rest) = rest.as_chunks::<8>();
+    for (lane, word) in lanes.iter_mut().zip(words) {
+        *lane = (*lane ^ u64::from_le_bytes(*word)).wrapping_mul(K).rotate_left(23);
     }
-    fold(a, b)
+    let last = rest.iter().fold(0u64, |word, byte| word << 8 | u64::from(*byte));
+    lanes[3] = (lanes[3] ^ last).wrapping_mul(K);
+    lanes.into_iter().fold(K, |hash, lane| {
+        let product = u128::from(hash ^ lane) * u128::from(K);
+        (product as u64) ^ ((product >> 64) as u64)
+    })
 }
 
 impl Sink for Cells<'_, '_, '_> {

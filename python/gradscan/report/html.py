@@ -36,6 +36,11 @@ _STATES = frozenset(
 )
 
 
+_SENTENCES = frozenset({"explanation", "sentence", "detail"})
+_SENTENCE = ' style="min-width: 24rem; text-align: left"'
+"""Columns of prose need room; in a notebook there is no style sheet to give it."""
+
+
 def render(scan: Scan, table: str = "findings") -> str:
     """A whole page: the counts and one table."""
     columns = COLUMNS[table]
@@ -79,7 +84,7 @@ def _counts(scan: Scan) -> str:
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    kinds = [' class="n"' if name in NUMERIC else "" for name in columns]
+    kinds = [_SENTENCE if name in _SENTENCES else ' class="n"' if name in NUMERIC else "" for name in columns]
     head = "".join(f"<th{kind}>{name.replace('_', ' ')}</th>" for kind, name in zip(kinds, columns, strict=True))
     lines = [f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>"]
     for row in rows:
