@@ -62,7 +62,7 @@ pub fn rlprobe(data: &[u8]) {
     const MANIFEST: &[u8] = br#"{"schema_version": 1, "run_id": "r", "created_at": "2026-01-01", "algorithm": "grpo"}"#;
     const EVENT: &[u8] = b"{\"timestamp\": 1.0, \"kind\": \"nan_detected\", \"step\": 3}\n";
     for (manifest, steps, events) in [(MANIFEST, data, EVENT), (MANIFEST, b"".as_slice(), data), (data, b"", EVENT)] {
-        let part = if data.len() % 2 == 0 { "steps.parquet" } else { "steps/part-00001.parquet" };
+        let part = if data.len().is_multiple_of(2) { "steps.parquet" } else { "steps/part-00001.parquet" };
         source(Format::Rlprobe, &[("manifest.json", manifest), (part, steps), ("events.jsonl", events)]);
     }
 }

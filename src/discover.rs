@@ -456,6 +456,24 @@ const OUTER_DEPTH: usize = 3;
 /// Entries looked at in one of them; more, and it is an archive of its own.
 const OUTER_ENTRIES: usize = 4096;
 
+/// Heads read above a root; more, and it is an archive of its own.
+const OUTER_HEADS: usize = 64;
+
+/// Whether a file beside the scanned root records a training: by its name, or its first bytes where that leaves doubt.
+fn is_training(file: &Path, path: &str, heads: &mut usize, limits: &Limits) -> bool {
+    let by_name = READERS.iter().map(|reader| reader.recognise_name(path)).max().unwrap_or(Confidence::No);
+    match by_name {
+        Confidence::No => false,
+        Confidence::Maybe if *heads >= OUTER_HEADS => true,
+        Confidence::Maybe => {
+            *heads += 1;
+            let head = open::head(file, FIRST_HEAD.min(limits.head)).unwrap_or_default();
+            READERS.iter().any(|reader| reader.recognise(path, &head) >= Confidence::Likely)
+        }
+        Confidence::Likely | Confidence::Certain => true,
+    }
+}
+
 struct Around {
     checkpoints: Vec<Checkpoint>,
     /// No other training lives there.
@@ -468,9 +486,13 @@ fn look_around(directory: &Path, known: &Path, prefix: &str, limits: &Limits) ->
     let mut walk = Walk { root, entries: vec![], refused: vec![] };
     let mut walker = WalkDir::new(directory).follow_links(false).max_depth(OUTER_DEPTH.min(limits.depth)).into_iter();
     let mut alone = true;
+    // A copy of the state in a checkpoint belongs to the training whose state lies beside the checkpoint.
+    let known_is_copy =
+        known.file_name().is_some_and(|name| checkpoint_name::parse(&name.to_string_lossy(), true).is_some());
+    let mut heads = 0;
     while let Some(next) = walker.next() {
         let Ok(entry) = next else { continue };
-        if entry.path() == known {
+        if entry.path() == known && !known_is_copy {
             if entry.file_type().is_dir() {
                 walker.skip_current_dir();
             }
@@ -485,10 +507,12 @@ fn look_around(directory: &Path, known: &Path, prefix: &str, limits: &Limits) ->
         }
         let path = walk.relative(directory, entry.path());
         let is_dir = entry.file_type().is_dir();
-        if !is_dir && READERS.iter().any(|reader| reader.recognise_name(&path) >= Confidence::Likely) {
-            // A checkpoint carries a copy of its training's own state.
-            alone &= path.split('/').any(|part| checkpoint_name::parse(part, true).is_some());
-            if !alone && !prefix.is_empty() {
+        // A checkpoint carries a copy of its training's own state.
+        let in_checkpoint = path.split('/').any(|part| checkpoint_name::parse(part, true).is_some());
+        let own_state = known_is_copy && path == "trainer_state.json";
+        if !is_dir && !in_checkpoint && !own_state && is_training(entry.path(), &path, &mut heads, limits) {
+            alone = false;
+            if !prefix.is_empty() {
                 break;
             }
         }

@@ -56,7 +56,10 @@ pub fn choose(
         return unknown(Some("no-checkpoint"));
     }
     let Some(unit) = unit else { return unknown(Some("no-step")) };
-    let Some(onset) = onset else { return unknown(Some("no-step")) };
+    // A damage whose step was not recorded began somewhere after the last fine row.
+    let Some(onset) = onset.or_else(|| last_good.map(|step| step.saturating_add(1))) else {
+        return unknown(Some("no-step"));
+    };
     let mut known: Vec<&Checkpoint> = checkpoints.iter().filter(|checkpoint| checkpoint.unit == unit).collect();
     if known.is_empty() {
         return unknown(Some("other-unit"));

@@ -158,6 +158,8 @@ def _lead(finding: Row) -> str:
         text = f"; the last good value was {number(value)} at step {step(good)}"
     elif good is not None:
         text = f"; the last good step was {step(good)}"
+    elif value is not None:
+        text = f"; the last good value before it was {number(value)}"
     else:
         text = "; no good row was recorded before it"
     if (
@@ -295,14 +297,15 @@ def reason(
     sentences = {
         "no-signal": f"no gradient norm and no training loss was recognised{shown}",
         "too-few-points": f"too few points: {detail or 'only a few'} finite, want {min_points}",
-        "empty": "the file holds no points",
+        "empty": "it holds no points",
         "layer-only": "only gradient norms of single layers were recorded, no total",
         "git-lfs-pointer": "a Git LFS pointer, not the file itself: fetch it with `git lfs pull`",
-        "cut-header": "the file ends inside its header",
+        "cut-header": detail or "the file ends inside its header",
+        "damaged-signal": f"the gradient norm was recorded, but could not be read: {detail}",
         "io-error": f"it could not be read: {detail or 'input/output error'}",
         "limit": f"it passes a limit: {detail or 'see the faults'}",
         "not-a-file": "it is no regular file",
-        "not-a-recording": "no reader recognises it",
+        "not-a-recording": detail or "no reader recognises it",
         "version": f"its format has a version that is not known: {detail or 'see the faults'}",
         "ambiguous": f"several readers claim it: {detail or 'see the faults'}",
         "panic": f"a defect of gradscan, please report it: {detail or 'no message'}",

@@ -42,12 +42,21 @@ fn assess(recording: &Recording, knobs: &Knobs) -> Result<(), (&'static str, Str
     let finite = |role: Role| recording.with_role(role).map(|series| series.tally.finite() - series.tally.minus_one);
     let most = |role: Role| finite(role).max();
     let norms = most(Role::GradNorm).into_iter().chain(most(Role::GradNormPostClip)).max();
+    let is_total = |role: Role| matches!(role, Role::GradNorm | Role::GradNormPostClip);
+    let lost: Vec<&str> =
+        recording.lost.iter().filter(|(_, role)| is_total(*role)).map(|(name, _)| name.as_str()).collect();
+    if !lost.is_empty() && norms.is_none_or(|points| points < knobs.min_points) {
+        return Err(("damaged-signal", lost.join(", ")));
+    }
     match norms.or_else(|| most(Role::Loss)) {
         Some(points) if points >= knobs.min_points => Ok(()),
         Some(points) => Err(("too-few-points", points.to_string())),
         None if recording.records == 0 && recording.events.is_empty() => Err(("empty", String::new())),
         None if recording.with_role(Role::LayerGradNorm).next().is_some() => Err(("layer-only", String::new())),
-        None => Err(("no-signal", recording.unrecognised.iter().take(8).cloned().collect::<Vec<_>>().join(", "))),
+        None => {
+            let others = recording.series.iter().map(|series| &series.name).chain(&recording.unrecognised);
+            Err(("no-signal", others.take(8).cloned().collect::<Vec<_>>().join(", ")))
+        }
     }
 }
 

@@ -46,7 +46,10 @@ struct Bad<'a> {
     role: Option<Role>,
     metric: &'a str,
     attempt: usize,
+    /// Where it is judged: its step, or that of the row before it; none for an event without one.
     step: Option<i64>,
+    /// Its step as recorded.
+    recorded: Option<i64>,
     record: u64,
     place: Option<Place>,
     time: Option<i64>,
@@ -72,17 +75,13 @@ impl Bad<'_> {
         Evidence {
             metric: self.metric.to_owned(),
             role: self.role.map_or(NAN_DETECTED, |role| role.as_str()),
-            first_step: self.step.and_then(|step| self.shown(step, training)),
+            first_step: self.recorded,
             value: self.value,
-            last_good_step: self.good.map(|(step, _)| step),
+            last_good_step: self.good.and_then(|(step, _)| training.recorded(step)),
             nan: self.nan,
             inf: self.inf,
             count: self.count,
         }
-    }
-
-    fn shown(&self, step: i64, training: &Training<'_>) -> Option<i64> {
-        if self.class == Class::Event { Some(step) } else { training.recorded(step) }
     }
 }
 
@@ -114,13 +113,13 @@ pub fn check(training: &Training<'_>) -> Option<Finding> {
         metric: first.metric.to_owned(),
         role: first.role,
         confidence: confidence(training, &bad),
-        first_step: first.step.and_then(|step| first.shown(step, training)),
+        first_step: first.recorded,
         first_record: first.record,
         first_place: first.place,
         first_time: first.time,
         first_value: first.value,
         onset_step: onset,
-        last_good_step: good.map(|(step, _)| step),
+        last_good_step: good.and_then(|(step, _)| training.recorded(step)),
         last_good_value: good.map(|(_, value)| value),
         last_bad_step: first.last_step,
         recovered: first.recovered,
@@ -139,16 +138,24 @@ pub fn check(training: &Training<'_>) -> Option<Finding> {
     })
 }
 
-/// Onset and last fine row. A bad gradient norm is led up to by spikes of its own series; a bad counter, event or
-/// loss by those of any gradient norm.
+/// Onset and last fine row. A bad gradient norm whose spikes are tested is led up to by those of its own series; any
+/// other bad row by those of any gradient norm.
 fn onset(training: &Training<'_>, first: &Bad<'_>) -> (Option<i64>, Option<(i64, f64)>) {
     let point = |norms: &Norms<'_>, row: usize| (norms.rows.step(row), norms.rows.value(row));
-    if let Some((norms, row)) = first.norms {
+    let axis = &training.recording.axis;
+    if let Some((norms, row)) = first.norms.filter(|(norms, _)| norms.spike_tested) {
         let onset = norms.chain_start(row).unwrap_or(row);
-        let step = norms.rows.step(onset);
-        return (Some(step), norms.last_good(onset, step).map(|row| point(norms, row)));
+        let good = norms.last_good_before(onset).map(|row| point(norms, row));
+        return (norms.rows.recorded_step(onset, axis), good);
     }
-    let Some(step) = first.step else { return (None, None) };
+    let Some(step) = first.step else {
+        // An event without a step: its place among the rows alone says what was before it.
+        let before = |norms: &Norms<'_>| {
+            let row = (0..norms.rows.len()).rev().find(|row| norms.rows.record(*row) < first.record)?;
+            norms.last_good(row + 1, i64::MAX).map(|row| point(norms, row))
+        };
+        return (None, training.norms.iter().filter_map(before).max_by_key(|(step, _)| *step).or(first.good));
+    };
     let upto = |norms: &Norms<'_>| {
         let before = |row: &usize| {
             let attempt = training.attempt_of(norms.rows.record(*row));
@@ -162,11 +169,13 @@ fn onset(training: &Training<'_>, first: &Bad<'_>) -> (Option<i64>, Option<(i64,
         chains.min_by_key(|(norms, row)| (training.attempt_of(norms.rows.record(*row)), norms.rows.step(*row)));
     if let Some((norms, row)) = earliest {
         let onset = norms.rows.step(row).min(step);
-        return (Some(onset), norms.last_good(row, onset).map(|row| point(norms, row)));
+        let good = norms.last_good(row, onset).map(|row| point(norms, row));
+        return (norms.rows.recorded_step(row, axis).map(|_| onset), good);
     }
     let by_norms = tested().filter_map(|norms| norms.last_good(upto(norms), step).map(|row| point(norms, row)));
-    let good = by_norms.chain(first.good).max_by_key(|(step, _)| *step);
-    (Some(step), good)
+    // Of equal steps the last counts: a gradient norm says more than a counter of 0.
+    let good = first.good.into_iter().chain(by_norms).max_by_key(|(step, _)| *step);
+    (first.recorded, good)
 }
 
 fn confidence(training: &Training<'_>, bad: &[Bad<'_>]) -> f64 {
@@ -189,25 +198,27 @@ fn from_norms<'a>(training: &Training<'_>, norms: &'a Norms<'a>) -> Option<Bad<'
     let rows = &norms.rows;
     let first = norms.bad_rows().next()?;
     let last = norms.bad_rows().last()?;
-    let good = norms.last_good(first, rows.step(first));
+    let good = norms.last_good_before(first);
+    let recorded = |row: usize| rows.recorded_step(row, &training.recording.axis);
     Some(Bad {
         class: Class::Norm,
         role: norms.series.role,
         metric: &norms.series.name,
         attempt: training.attempt_of(rows.record(first)),
         step: Some(rows.step(first)),
+        recorded: recorded(first),
         record: rows.record(first),
         place: Some(training.recording.place(rows.record(first), rows.place(first))),
         time: rows.time(first),
         value: Some(rows.value(first)),
         good: good.map(|row| (rows.step(row), rows.value(row))),
-        last_step: Some(rows.step(last)),
+        last_step: recorded(last),
         recovered: last + 1 < rows.len(),
         nan: norms.nan,
         inf: norms.inf,
         count,
         max: norms.max,
-        steps: norms.bad_rows().take(LISTED_STEPS).map(|row| rows.step(row)).collect(),
+        steps: norms.bad_rows().filter_map(recorded).take(LISTED_STEPS).collect(),
         norms: Some((norms, first)),
     })
 }
@@ -218,24 +229,33 @@ fn from_reduced<'a>(training: &Training<'_>, series: &'a Series, reduced: &'a Re
     let by_order = |run: &&BadRun| (training.attempt_of(run.record), run.first_step);
     let first = runs().min_by_key(by_order)?;
     let last = runs().max_by_key(|run| (training.attempt_of(run.record), run.last_step))?;
-    let mut steps: Vec<i64> =
-        reduced.steps.iter().filter(|(number, _)| *number == training.number).map(|(_, step)| *step).collect();
-    if training.recording.axis.interleaved {
+    let axis = &training.recording.axis;
+    let own = reduced.steps.iter().filter(|(number, _)| axis.interleaved || *number == training.number);
+    let mut steps: Vec<i64> = own.filter_map(|(_, step)| training.recorded(*step)).collect();
+    if axis.interleaved {
         steps.sort_unstable();
+        steps.truncate(LISTED_STEPS);
     }
+    let after_start = axis.attempts.first().is_some_and(|start| start.record <= first.record);
+    let recovered = if axis.interleaved {
+        reduced.good_last.is_some_and(|good| good > last.last_step)
+    } else {
+        last.good_after.is_some_and(|record| training.records.contains(&record))
+    };
     Some(Bad {
         class,
         role: series.role,
         metric: &series.name,
         attempt: training.attempt_of(first.record),
         step: Some(first.first_step),
+        recorded: training.recorded(first.first_step).filter(|_| first.has_step && after_start),
         record: first.record,
         place: Some(training.recording.place(first.record, first.place)),
         time: first.time,
         value: Some(first.value),
-        good: first.good_before,
-        last_step: Some(last.last_step),
-        recovered: last.good_after.is_some_and(|record| training.records.contains(&record)),
+        good: if axis.interleaved { reduced.good_below } else { first.good_before },
+        last_step: training.recorded(last.last_step),
+        recovered,
         nan: runs().map(|run| run.nan).sum(),
         inf: runs().map(|run| run.inf).sum(),
         count: runs().map(|run| run.rows).sum(),
@@ -279,18 +299,19 @@ fn from_kept<'a>(
         metric: &series.name,
         attempt: training.attempt_of(record),
         step: Some(step),
+        recorded: training.recorded(step),
         record,
         place: Some(training.recording.place(record, place)),
         time: kept.times.get(row),
         value: Some(kept.values.get(row)),
         good: good.map(|index| (rows[index].0, kept.values.get(rows[index].2))),
-        last_step: Some(rows[last].0),
+        last_step: training.recorded(rows[last].0),
         recovered: last + 1 < rows.len(),
         nan,
         inf,
         count: bad.len() as u64,
         max: series.tally.max(),
-        steps: bad.iter().take(LISTED_STEPS).map(|index| rows[*index].0).collect(),
+        steps: bad.iter().take(LISTED_STEPS).filter_map(|index| training.recorded(rows[*index].0)).collect(),
         norms: None,
     })
 }
@@ -309,17 +330,23 @@ fn from_events<'a>(training: &Training<'a>) -> Option<Bad<'a>> {
     let mut events: Vec<_> = training.recording.events.iter().filter(own).collect();
     events.sort_by_key(|event| (attempt_of(event.step), event.step.is_none(), event.step));
     let first = events.first()?;
+    let losses = training.recording.series.iter().filter(|series| series.role == Some(Role::Loss));
+    let good = losses.filter_map(|series| match &series.signal {
+        Signal::Reduced(reduced) => reduced.good_before_event,
+        Signal::Kept(_) => None,
+    });
     Some(Bad {
         class: Class::Event,
         role: None,
         metric: NAN_DETECTED,
         attempt: attempt_of(first.step),
         step: first.step,
+        recorded: first.step,
         record: first.record,
         place: Some(first.place),
         time: first.time,
         value: None,
-        good: None,
+        good: good.max_by_key(|(step, _)| *step),
         last_step: events.iter().filter_map(|event| event.step).max(),
         recovered: false,
         nan: 0,

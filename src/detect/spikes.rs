@@ -30,10 +30,11 @@ fn finding(training: &Training<'_>, norms: &Norms<'_>) -> Option<Finding> {
         Phase::Run => norms.spike_rows().find(|row| !norms.in_opening(*row)).unwrap_or(first),
         Phase::Opening => first,
     };
-    let good = norms.last_good(onset, rows.step(onset));
+    let good = norms.last_good_before(onset);
     let attempt = training.attempt_of(rows.record(first));
-    let first_step = training.recorded(rows.step(first));
-    let good_before_first = norms.last_good(first, rows.step(first));
+    let recorded = |row: usize| rows.recorded_step(row, &training.recording.axis);
+    let first_step = recorded(first);
+    let good_before_first = norms.last_good_before(first);
     Some(Finding {
         check: Check::Spikes,
         metric: norms.series.name.clone(),
@@ -44,10 +45,10 @@ fn finding(training: &Training<'_>, norms: &Norms<'_>) -> Option<Finding> {
         first_place: Some(training.recording.place(rows.record(first), rows.place(first))),
         first_time: rows.time(first),
         first_value: Some(rows.value(first)),
-        onset_step: Some(rows.step(onset)),
-        last_good_step: good.map(|row| rows.step(row)),
+        onset_step: recorded(onset),
+        last_good_step: good.and_then(recorded),
         last_good_value: good.map(|row| rows.value(row)),
-        last_bad_step: Some(rows.step(last)),
+        last_bad_step: recorded(last),
         recovered: (last + 1..rows.len()).any(|row| !norms.is_bad(row)),
         count,
         count_opening,
@@ -59,13 +60,13 @@ fn finding(training: &Training<'_>, norms: &Norms<'_>) -> Option<Finding> {
         phase: Some(phase),
         attempt: attempt as u64 + 1,
         superseded: training.superseded(attempt, rows.step(first)),
-        steps: norms.spike_rows().take(LISTED_STEPS).map(|row| rows.step(row)).collect(),
+        steps: norms.spike_rows().filter_map(recorded).take(LISTED_STEPS).collect(),
         evidence: vec![Evidence {
             metric: norms.series.name.clone(),
             role: norms.series.role.map_or("", |role| role.as_str()),
             first_step,
             value: Some(rows.value(first)),
-            last_good_step: good_before_first.map(|row| rows.step(row)),
+            last_good_step: good_before_first.and_then(recorded),
             nan: norms.nan,
             inf: norms.inf,
             count,

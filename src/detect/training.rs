@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::kernel::level::Level;
 use crate::kernel::select::{self, Scratch};
 use crate::model::recording::{Kept, Values};
-use crate::model::{Knobs, Opening, Recording, Role, Series, Signal};
+use crate::model::{Axis, Knobs, Opening, Recording, Role, Series, Signal};
 
 /// Finite rows without a spike that end an opening, and that end the chain of spikes before a bad row (SPEC 2, 3).
 pub const QUIET: usize = 10;
@@ -80,6 +80,20 @@ impl<'a> Rows<'a> {
     /// The step of a row.
     pub fn step(&self, row: usize) -> i64 {
         self.kept.steps.get(self.index(row))
+    }
+
+    /// The step of a row as recorded: none where the row, or the whole recording, has none.
+    pub fn recorded_step(&self, row: usize, axis: &Axis) -> Option<i64> {
+        let index = self.index(row);
+        let known = axis.step_name.is_some()
+            && axis.attempts.first().is_some_and(|first| first.record <= self.kept.records.get(index) as u64)
+            && self.kept.stepless.binary_search(&(index as u32)).is_err();
+        known.then(|| self.kept.steps.get(index))
+    }
+
+    /// Whether a row carries the step of the row before it for want of its own.
+    pub fn is_stepless(&self, row: usize) -> bool {
+        self.kept.stepless.binary_search(&(self.index(row) as u32)).is_ok()
     }
 
     /// The record number of a row.
@@ -315,7 +329,17 @@ impl<'a> Norms<'a> {
 
     /// The last fine row before `row` with a step below `step`.
     pub fn last_good(&self, row: usize, step: i64) -> Option<usize> {
-        (0..row).rev().find(|before| !self.is_bad(*before) && !self.is_spike(*before) && self.rows.step(*before) < step)
+        let is_fine = |before: &usize| !self.is_bad(*before) && !self.is_spike(*before);
+        (0..row)
+            .rev()
+            .find(|before| self.rows.step(*before) < step && is_fine(before) && !self.rows.is_stepless(*before))
+    }
+
+    /// The last fine row before `row`. Where `row` carries the step of the row before it for want of its own, that row
+    /// may be the one.
+    pub fn last_good_before(&self, row: usize) -> Option<usize> {
+        let step = self.rows.step(row);
+        self.last_good(row, if self.rows.is_stepless(row) { step.saturating_add(1) } else { step })
     }
 }
 

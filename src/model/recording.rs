@@ -25,7 +25,7 @@ pub struct Axis {
     pub attempts: Vec<Attempt>,
     /// The steps go back so often that rows are interleaved or unordered: one attempt, judged in step order.
     pub interleaved: bool,
-    /// First step in record order.
+    /// First step in record order; in interleaved recordings the smallest.
     pub first_step: Option<i64>,
     /// Largest step.
     pub last_step: Option<i64>,
@@ -108,7 +108,7 @@ impl Tally {
     #[inline]
     pub fn add(&mut self, value: f64) {
         self.rows += 1;
-        if value >= 0.0 && value < f64::INFINITY {
+        if (0.0..f64::INFINITY).contains(&value) {
             if value > self.largest {
                 self.largest = value;
             }
@@ -152,6 +152,8 @@ pub struct Kept {
     pub places: Ints,
     /// Wall times in milliseconds since 1970; empty where none is recorded.
     pub times: Deltas,
+    /// Rows, rising, that were recorded without a step; `steps` holds that of the row before them.
+    pub stepless: Vec<u32>,
 }
 
 /// A stretch of consecutive bad rows of a reduced series, within one attempt.
@@ -159,8 +161,10 @@ pub struct Kept {
 pub struct BadRun {
     /// Record of its first row.
     pub record: u64,
-    /// Step of its first row.
+    /// Step of its first row; that of the row before it where it was recorded without one.
     pub first_step: i64,
+    /// Whether its first row was recorded with a step.
+    pub has_step: bool,
     /// Step of its last row.
     pub last_step: i64,
     /// Number of its rows.
@@ -190,6 +194,12 @@ pub struct Reduced {
     pub bad_beyond: u64,
     /// The first 100 bad steps of each training: (training, step).
     pub steps: Vec<(u32, i64)>,
+    /// In step order, for interleaved recordings: the fine row before the smallest bad step.
+    pub good_below: Option<(i64, f64)>,
+    /// In step order, for interleaved recordings: the largest step of a fine row.
+    pub good_last: Option<i64>,
+    /// The last fine row before the step of the first `nan_detected` event.
+    pub good_before_event: Option<(i64, f64)>,
 }
 
 /// How a series is held.
@@ -210,7 +220,7 @@ pub struct Series {
     pub role: Option<Role>,
     /// Counts over all its values.
     pub tally: Tally,
-    /// Step of its first row in record order.
+    /// Step of its first row in record order; in interleaved recordings the smallest.
     pub first_step: i64,
     /// Largest step.
     pub last_step: i64,
@@ -267,6 +277,8 @@ pub struct Recording {
     pub series: Vec<Series>,
     /// Numeric columns without a role, in order of first appearance.
     pub unrecognised: Vec<String>,
+    /// Columns with a role whose values could not be read; the recording must not pass for one without them.
+    pub lost: Vec<(String, Role)>,
     /// Messages of the recorder.
     pub events: Vec<Event>,
     /// Checkpoints that the recording tells of.

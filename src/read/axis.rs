@@ -17,6 +17,7 @@ pub struct AxisBuilder {
     previous: i64,
     training_start: i64,
     intervals: Intervals,
+    backward: Intervals,
     overflow: bool,
     fractional: bool,
 }
@@ -39,6 +40,7 @@ impl AxisBuilder {
             }
         } else {
             self.falls += 1;
+            self.backward.add(self.previous.saturating_sub(step));
             let mut training = current.training;
             if step <= self.training_start {
                 training += 1;
@@ -77,12 +79,13 @@ impl AxisBuilder {
 
     /// The axis of all rows seen.
     pub fn finish(self, step_name: Option<String>) -> Axis {
-        let first_step = self.attempts.first().map(|attempt| attempt.first_step);
+        let mut first_step = self.attempts.first().map(|attempt| attempt.first_step);
         let last_step = self.attempts.iter().map(|attempt| attempt.last_step).max();
         let interleaved =
             self.overflow || (self.falls >= INTERLEAVED_FALLS && self.falls * INTERLEAVED_SHARE > self.rows);
         let mut attempts = self.attempts;
         if interleaved {
+            first_step = attempts.iter().map(|attempt| attempt.first_step).min();
             attempts.truncate(1);
             attempts.iter_mut().for_each(|attempt| {
                 attempt.first_step = first_step.unwrap_or(0);
@@ -95,7 +98,8 @@ impl AxisBuilder {
             interleaved,
             first_step,
             last_step,
-            step_interval: self.intervals.median(),
+            // A file whose rows only fall is read reversed.
+            step_interval: self.intervals.median().or_else(|| self.backward.median()),
             fractional: self.fractional,
         }
     }

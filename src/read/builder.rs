@@ -93,6 +93,7 @@ struct SeriesState {
     /// Rows whose null stands for NaN.
     null_rows: u64,
     first_step: i64,
+    smallest_step: i64,
     last_step: i64,
     signal: Signal,
     /// What a bad row of a reduced series is: a positive count, or else a value that is not finite.
@@ -100,6 +101,10 @@ struct SeriesState {
     good: GoodRows,
     in_bad_run: bool,
     awaits_good: bool,
+    /// Step of the first `nan_detected` event, where one is known before the rows.
+    event_step: i64,
+    smallest_bad: i64,
+    largest_good: i64,
     attempt: usize,
     training: u32,
     listed: usize,
@@ -137,6 +142,7 @@ pub struct Builder<'a> {
     uses: Vec<Use>,
     numeric: Vec<bool>,
     series: Vec<SeriesState>,
+    series_beyond: bool,
     row: Row,
     records: u64,
     axis: AxisBuilder,
@@ -154,7 +160,9 @@ pub struct Builder<'a> {
     part_starts: Vec<(u64, u32)>,
     started: Option<i64>,
     ended: Option<i64>,
+    event_step: i64,
     events: Vec<Event>,
+    lost: Vec<u32>,
     checkpoints: Vec<Checkpoint>,
     faults: Vec<Fault>,
     faults_beyond: u64,
@@ -180,6 +188,7 @@ impl<'a> Builder<'a> {
             uses: Vec::new(),
             numeric: Vec::new(),
             series: Vec::new(),
+            series_beyond: false,
             row: Row::default(),
             records: 0,
             axis: AxisBuilder::default(),
@@ -197,7 +206,9 @@ impl<'a> Builder<'a> {
             part_starts: Vec::new(),
             started: None,
             ended: None,
+            event_step: i64::MIN,
             events: Vec::new(),
+            lost: Vec::new(),
             checkpoints: Vec::new(),
             faults: Vec::new(),
             faults_beyond: 0,
@@ -229,6 +240,9 @@ impl<'a> Builder<'a> {
             return Column { id: *id, want: self.want(*id) };
         }
         let id = self.columns.len() as u32;
+        if name.len() > self.limits.name || self.columns.len() >= self.limits.columns {
+            return self.beyond_limits(name);
+        }
         let usage = self.usage(name, id);
         self.columns.push(name.to_owned());
         self.uses.push(usage);
@@ -237,11 +251,32 @@ impl<'a> Builder<'a> {
         Column { id, want: self.want(id) }
     }
 
-    /// What to give of a column now; a step column that is not the one in use need not be parsed.
+    /// All columns beyond the limits are one, of which nothing is wanted; the first one is a fault.
+    fn beyond_limits(&mut self, name: &str) -> Column {
+        const BEYOND: &str = "";
+        if let Some(id) = self.names.get(BEYOND) {
+            return Column { id: *id, want: Want::Note };
+        }
+        let detail = if name.len() > self.limits.name {
+            format!("a metric name of {} bytes, at most {} are read", name.len(), self.limits.name)
+        } else {
+            format!("more than {} metric names", self.limits.columns)
+        };
+        let place = self.place(self.place_unit, self.row.at);
+        self.fault(Fault::new(FaultKind::Limit, place, detail));
+        let id = self.columns.len() as u32;
+        self.columns.push(BEYOND.to_owned());
+        self.uses.push(Use::Note);
+        self.numeric.push(false);
+        self.names.insert(BEYOND.to_owned(), id);
+        Column { id, want: Want::Note }
+    }
+
+    /// What to give of a column now; a step column that is worse than the one in use need not be parsed.
     pub fn want(&self, id: u32) -> Want {
         match self.uses[id as usize] {
             Use::Step { rank, fraction } => match self.step_rank {
-                Some(chosen) if self.step_is_firm && chosen != rank => Want::Note,
+                Some(chosen) if self.step_is_firm && chosen < rank => Want::Note,
                 _ if fraction => Want::Text,
                 _ => Want::Number,
             },
@@ -260,9 +295,6 @@ impl<'a> Builder<'a> {
         if let Some(rank) = self.step_rank_of(name) {
             return Use::Step { rank, fraction: roles::is_fraction_step(name) };
         }
-        if self.series.len() >= self.limits.series {
-            return Use::Note;
-        }
         let fixed = self.request.metrics.iter().find(|(_, glob)| glob.is_match(name)).map(|(role, _)| *role);
         let replaced = |role: Role| self.request.metrics.iter().any(|(asked, _)| *asked == role);
         let role = fixed.or_else(|| roles::role_of(name).filter(|role| !replaced(*role)));
@@ -275,6 +307,15 @@ impl<'a> Builder<'a> {
             Some(role) if is_reduced(role) => Signal::Reduced(Reduced::default()),
             _ => return Use::Note,
         };
+        if self.series.len() >= self.limits.series {
+            if self.series.len() == self.limits.series && !self.series_beyond {
+                self.series_beyond = true;
+                let place = self.place(self.place_unit, self.row.at);
+                let detail = format!("more than {} series", self.limits.series);
+                self.fault(Fault::new(FaultKind::Limit, place, detail));
+            }
+            return Use::Note;
+        }
         self.series.push(SeriesState {
             column: id,
             role,
@@ -282,12 +323,16 @@ impl<'a> Builder<'a> {
             tally: Tally::default(),
             null_rows: 0,
             first_step: 0,
+            smallest_step: i64::MAX,
             last_step: i64::MIN,
             signal,
             counts: matches!(role, Some(Role::NanCount | Role::InfCount)),
             good: GoodRows::default(),
             in_bad_run: false,
             awaits_good: false,
+            event_step: self.event_step,
+            smallest_bad: i64::MAX,
+            largest_good: i64::MIN,
             attempt: 0,
             training: 0,
             listed: 0,
@@ -388,7 +433,41 @@ impl<'a> Builder<'a> {
     pub fn null_for_nan(&mut self, id: u32) {
         if let Use::Series { index, .. } = self.uses[id as usize] {
             self.row.cells.push((index, f64::NAN, true));
+            self.row.filled.push(id);
         }
+    }
+
+    /// Says that values of a column were recorded but could not be read.
+    pub fn lost(&mut self, id: u32) {
+        self.lost.push(id);
+    }
+
+    /// Takes back the values of one column in the current row.
+    pub fn drop_column(&mut self, id: u32) {
+        if let Use::Series { index, .. } = self.uses[id as usize] {
+            self.row.cells.retain(|(series, ..)| *series != index);
+        }
+    }
+
+    /// The last value of the current row if it is NaN or Inf, and how many such values the row holds.
+    pub fn nonfinite_tail(&self) -> (Option<(u32, f64)>, usize) {
+        let last = self.row.cells.last().filter(|(_, value, _)| !value.is_finite());
+        let count = self.row.cells.iter().filter(|(_, value, _)| !value.is_finite()).count();
+        (last.map(|(series, value, _)| (*series, *value)), count)
+    }
+
+    /// Ends a row that the end of the file cut, of which the cells that were seen whole are in, and `tail` stands at the
+    /// very end. It counts up to its last NaN or Inf, if it has one and its step was read: what would have followed
+    /// cannot change that. Gives whether it held a NaN or Inf that does not count.
+    pub fn end_cut_row(&mut self, tail: Option<(u32, f64)>) -> bool {
+        self.row.cells.extend(tail.map(|(series, value)| (series, value, false)));
+        let Some(last) = self.row.cells.iter().rposition(|(_, value, _)| !value.is_finite()) else { return false };
+        self.row.cells.truncate(last + 1);
+        if self.row.steps.is_empty() {
+            return true;
+        }
+        self.end_row(None);
+        false
     }
 
     /// Takes back the values of the current row (a summary over the whole run is no point of a curve); its step stays.
@@ -424,21 +503,23 @@ impl<'a> Builder<'a> {
         if self.row.cells.is_empty() {
             return;
         }
+        let has_step = step.is_some() || self.step_name.is_none();
         let step = if self.step_name.is_some() { self.axis.last().unwrap_or(0) } else { record as i64 };
         let (attempt, training) = (self.axis.attempts(), self.axis.training());
         let at = (!self.row_is_place).then_some(self.row.at);
         for (series, value, null) in self.row.cells.drain(..) {
-            let point = Point { value, step, record, at, time: self.row.time, attempt, training };
+            let point = Point { value, step, has_step, record, at, time: self.row.time, attempt, training };
             self.series[series as usize].push(&point, null, self.limits);
         }
     }
 
-    /// The step of the current row. The column is chosen at the first row that carries a signal, by rank; a choice
-    /// made on rows before it is given up.
+    /// The step of the current row. The column is chosen at the first row that carries a signal, by rank, and again
+    /// where such a row has a better one; a choice made on rows before it is given up.
     #[inline]
     fn row_step(&mut self) -> Option<i64> {
-        if !self.step_is_firm {
-            let best = self.row.steps.iter().map(|(rank, ..)| *rank).min()?;
+        let best = self.row.steps.iter().map(|(rank, ..)| *rank).min()?;
+        let is_better = self.step_rank.is_none_or(|chosen| best < chosen);
+        if !self.step_is_firm || (is_better && self.row.has_signal) {
             if self.step_rank.is_some_and(|rank| rank != best) && self.row.has_signal {
                 self.axis = AxisBuilder::default();
                 self.step_rank = None;
@@ -454,7 +535,8 @@ impl<'a> Builder<'a> {
             }
         }
         let chosen = self.step_rank?;
-        let (_, step, fractional) = *self.row.steps.iter().find(|(rank, ..)| *rank == chosen)?;
+        // Of a key that stands twice the last one counts, as in Python's json.
+        let (_, step, fractional) = *self.row.steps.iter().rev().find(|(rank, ..)| *rank == chosen)?;
         if fractional {
             self.axis.fractional();
         }
@@ -511,6 +593,11 @@ impl<'a> Builder<'a> {
         self.records
     }
 
+    /// Says, before any row, at which step the recorder itself first saw a NaN: the last fine rows before it are kept.
+    pub fn expect_event(&mut self, step: i64) {
+        self.event_step = step;
+    }
+
     /// Records a message of the recorder itself.
     pub fn event(&mut self, event: Event) {
         if self.events.len() < self.limits.events {
@@ -561,12 +648,18 @@ impl<'a> Builder<'a> {
             })
             .collect();
         let resolved = roles::resolve(&candidates);
+        let lost = self.lost.iter().filter_map(|id| {
+            let name = &columns[*id as usize];
+            roles::role_of(name).map(|role| (name.clone(), role))
+        });
+        let lost = lost.collect();
+        let interleaved = axis.interleaved;
         let everything = self.request.everything;
         let mut series: Vec<Series> = Vec::new();
         for ((state, role), gaps) in self.series.into_iter().zip(resolved).zip(gaps) {
             if role.is_some() || everything {
                 let name = columns[state.column as usize].clone();
-                series.push(state.finish(name, role, gaps));
+                series.push(state.finish(name, role, gaps, interleaved));
             }
         }
         let named = |name: &str| series.iter().any(|series| series.name == name && series.role.is_some());
@@ -586,6 +679,7 @@ impl<'a> Builder<'a> {
             axis,
             series,
             unrecognised,
+            lost,
             events: self.events,
             checkpoints: self.checkpoints,
             faults: self.faults,
@@ -613,6 +707,14 @@ impl<'a> Builder<'a> {
     }
 }
 
+/// The fine row with the larger step.
+fn later(a: Option<(i64, f64)>, b: Option<(i64, f64)>) -> Option<(i64, f64)> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(if a.0 >= b.0 { a } else { b }),
+        (a, b) => a.or(b),
+    }
+}
+
 /// A step rounded down, and whether it was no integer. `as` saturates: a step beyond 2^63 stays the largest one.
 #[inline]
 fn rounded_step(rank: StepRank, value: f64) -> (StepRank, i64, bool) {
@@ -627,6 +729,7 @@ fn kept() -> Signal {
         records: Ints::default(),
         places: Ints::default(),
         times: Deltas::default(),
+        stepless: Vec::new(),
     }))
 }
 
@@ -652,6 +755,7 @@ fn is_primary(role: Role) -> bool {
 struct Point {
     value: f64,
     step: i64,
+    has_step: bool,
     record: u64,
     at: Option<u64>,
     time: Option<i64>,
@@ -665,6 +769,7 @@ impl SeriesState {
         if self.tally.rows == 0 {
             self.first_step = point.step;
         }
+        self.smallest_step = self.smallest_step.min(point.step);
         self.last_step = self.last_step.max(point.step);
         self.tally.add(point.value);
         self.null_rows += u64::from(null);
@@ -677,6 +782,9 @@ impl SeriesState {
                 match &mut kept.values {
                     Values::F64(values) => values.push(point.value),
                     Values::F32(values) => values.push(point.value as f32),
+                }
+                if !point.has_step {
+                    kept.stepless.push(kept.steps.len() as u32);
                 }
                 kept.steps.push(point.step);
                 kept.records.push(point.record as i64);
@@ -701,7 +809,21 @@ impl SeriesState {
             self.reduce_bad(point, limits);
             return;
         }
-        self.good.push(point.step, point.value);
+        if point.has_step {
+            self.good.push(point.step, point.value);
+        }
+        if (point.step < self.event_step || self.smallest_bad != i64::MAX)
+            && let Signal::Reduced(reduced) = &mut self.signal
+        {
+            let good = (point.step, point.value);
+            if point.step < self.event_step {
+                reduced.good_before_event = Some(good);
+            }
+            if point.step < self.smallest_bad && reduced.good_below.is_none_or(|(step, _)| step < point.step) {
+                reduced.good_below = Some(good);
+            }
+        }
+        self.largest_good = self.largest_good.max(point.step);
         if self.awaits_good {
             self.awaits_good = false;
             self.in_bad_run = false;
@@ -716,12 +838,17 @@ impl SeriesState {
     fn reduce_bad(&mut self, point: &Point, limits: &Limits) {
         let Signal::Reduced(reduced) = &mut self.signal else { return };
         self.awaits_good = true;
+        if point.step < self.smallest_bad {
+            self.smallest_bad = point.step;
+            let known = reduced.good_below.filter(|(step, _)| *step < point.step);
+            reduced.good_below = later(self.good.below(point.step), known);
+        }
         let (nan, inf) = match self.role {
             Some(Role::NanCount) => (point.value as u64, 0),
             Some(Role::InfCount) => (0, point.value as u64),
             _ => (u64::from(point.value.is_nan()), u64::from(point.value.is_infinite())),
         };
-        if self.listed < LISTED_STEPS && self.steps.len() < LISTED_STEPS * LISTED_STEPS {
+        if self.listed < LISTED_STEPS && point.has_step && self.steps.len() < LISTED_STEPS * LISTED_STEPS {
             self.listed += 1;
             self.steps.push((point.training, point.step));
         }
@@ -742,6 +869,7 @@ impl SeriesState {
         reduced.bad.push(BadRun {
             record: point.record,
             first_step: point.step,
+            has_step: point.has_step,
             last_step: point.step,
             rows: 1,
             nan,
@@ -749,17 +877,27 @@ impl SeriesState {
             value: point.value,
             place: point.at.unwrap_or(point.record),
             time: point.time,
-            good_before: self.good.below(point.step),
+            // A row without a step of its own carries that of the row before it, which may be fine.
+            good_before: self.good.below(if point.has_step { point.step } else { point.step.saturating_add(1) }),
             good_after: None,
         });
     }
 
-    fn finish(self, name: String, role: Option<Role>, gaps: u64) -> Series {
+    fn finish(self, name: String, role: Option<Role>, gaps: u64, interleaved: bool) -> Series {
         let mut signal = self.signal;
         if let Signal::Reduced(reduced) = &mut signal {
             reduced.steps = self.steps;
+            reduced.good_last = Some(self.largest_good);
         }
-        Series { name, role, tally: self.tally, first_step: self.first_step, last_step: self.last_step, signal, gaps }
+        Series {
+            name,
+            role,
+            tally: self.tally,
+            first_step: if interleaved { self.smallest_step } else { self.first_step },
+            last_step: self.last_step,
+            signal,
+            gaps,
+        }
     }
 }
 

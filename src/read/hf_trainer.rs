@@ -6,7 +6,7 @@ use super::json_rows::{JsonRows, fingerprint};
 use super::{
     About, Builder, Confidence, Progress, Reader, Rejected, Request, Session, StreamDecoder, is_git_lfs_pointer, single,
 };
-use crate::model::{Entry, Fault, FaultKind, Format, Part, PlaceUnit, Recording, Source, checkpoint_name};
+use crate::model::{Entry, Fault, FaultKind, Format, Part, PlaceUnit, Recording, Severity, Source, checkpoint_name};
 use crate::wire::json::{Cursor, Kind, Rows, Skip, Skipper, Stop};
 use crate::wire::utf16;
 
@@ -89,7 +89,10 @@ impl Reader for HfTrainer {
 
     fn read(&self, source: &Source, session: &mut Session<'_>) -> Result<Vec<Recording>, Rejected> {
         let mut builder = session.builder(Format::HfTrainer, PlaceUnit::Byte);
-        for reading in order(source, session)? {
+        let order = order(source, session)?;
+        // What is wrong with copies that are not read; the faults of those that are come with reading them.
+        order.faults.into_iter().for_each(|fault| builder.fault(fault));
+        for reading in order.readings {
             builder.begin_part(reading.part as u32);
             let mut decoder = Decoder::new(reading.skip);
             session.stream_text(&source.parts[reading.part], &mut decoder, &mut builder)?;
@@ -122,41 +125,65 @@ struct Reading {
 }
 
 /// Which copies to read, in which order: abandoned branches from where they fork, then the copy that reaches furthest.
-fn order(source: &Source, session: &mut Session<'_>) -> Result<Vec<Reading>, Rejected> {
+struct Order {
+    readings: Vec<Reading>,
+    faults: Vec<Fault>,
+}
+
+fn order(source: &Source, session: &mut Session<'_>) -> Result<Order, Rejected> {
+    let first = || Order { readings: vec![Reading { part: 0, skip: 0 }], faults: Vec::new() };
     if source.parts.len() == 1 {
-        return Ok(vec![Reading { part: 0, skip: 0 }]);
+        return Ok(first());
     }
     let mut copies: Vec<Copy> = Vec::new();
+    let mut faults = Vec::new();
     for part in 0..source.parts.len() {
         match glance(source, part, session) {
             Ok(copy) => copies.push(copy),
             Err(Rejected::Cancelled) => return Err(Rejected::Cancelled),
-            // One unreadable copy among good ones costs nothing; the last chance to tell is when it is the only one.
-            Err(_) => {}
+            Err(rejected) => {
+                let place = crate::model::Place { part: part as u32, unit: PlaceUnit::Byte, at: 0 };
+                let mut fault = Fault::new(FaultKind::Unparsable, place, format!("a copy of the state: {rejected}"));
+                fault.severity = Severity::Warning;
+                faults.push(fault);
+            }
         }
     }
     let Some(furthest) =
         copies.iter().enumerate().max_by_key(|(at, copy)| (copy.last_step, copy.entries.len(), std::cmp::Reverse(*at)))
     else {
-        return Ok(vec![Reading { part: 0, skip: 0 }]);
+        return Ok(first());
     };
     let furthest = copies.swap_remove(furthest.0);
     let common = |a: &Copy, b: &Copy| a.entries.iter().zip(&b.entries).take_while(|(a, b)| a == b).count();
-    copies.retain(|copy| common(copy, &furthest) < copy.entries.len());
+    let mut drop_faults = |copy: &mut Copy| faults.append(&mut copy.faults);
+    copies.retain_mut(|copy| {
+        let forks = common(copy, &furthest) < copy.entries.len();
+        if !forks {
+            drop_faults(copy);
+        }
+        forks
+    });
     // A prefix of another abandoned branch adds nothing either.
     copies.sort_by_key(|copy| (copy.last_step, copy.entries.len(), copy.part));
     let kept: Vec<bool> = (0..copies.len())
         .map(|at| !copies[at + 1..].iter().any(|other| common(&copies[at], other) == copies[at].entries.len()))
         .collect();
     let mut kept = kept.into_iter();
-    copies.retain(|_| kept.next().unwrap_or(true));
+    copies.retain_mut(|copy| {
+        let keep = kept.next().unwrap_or(true);
+        if !keep {
+            drop_faults(copy);
+        }
+        keep
+    });
     copies.push(furthest);
     let mut readings = Vec::new();
     for (at, copy) in copies.iter().enumerate() {
         let skip = at.checked_sub(1).map_or(0, |before| common(&copies[before], copy));
         readings.push(Reading { part: copy.part, skip: skip as u64 });
     }
-    Ok(readings)
+    Ok(Order { readings, faults })
 }
 
 /// What is compared of a copy: one fingerprint an entry.
@@ -164,6 +191,7 @@ struct Copy {
     part: usize,
     entries: Vec<u64>,
     last_step: Option<i64>,
+    faults: Vec<Fault>,
 }
 
 fn glance(source: &Source, part: usize, session: &mut Session<'_>) -> Result<Copy, Rejected> {
@@ -171,10 +199,12 @@ fn glance(source: &Source, part: usize, session: &mut Session<'_>) -> Result<Cop
     let mut throwaway = Builder::new(Format::HfTrainer, &request, session.limits, PlaceUnit::Byte);
     let mut decoder = Decoder::new(0);
     decoder.fingerprints = Some(Vec::new());
+    throwaway.begin_part(part as u32);
     session.stream_text(&source.parts[part], &mut decoder, &mut throwaway)?;
     decoder.verdict(&source.parts[part])?;
     let entries = decoder.fingerprints.take().unwrap_or_default();
-    Ok(Copy { part, entries, last_step: throwaway.finish().axis.last_step })
+    let read = throwaway.finish();
+    Ok(Copy { part, entries, last_step: read.axis.last_step, faults: read.faults })
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -278,11 +308,14 @@ impl Decoder {
             self.saw_document = true;
             return Ok(cursor.position());
         };
-        if key.is("log_history") && cursor.kind()? == Kind::Array {
+        let is_history = key.is("log_history");
+        if is_history && cursor.kind()? == Kind::Array {
             cursor.enter_array()?;
             self.place = Place::Entries;
             self.saw_history = true;
         } else {
+            // A history of null is one without entries.
+            self.saw_history |= is_history && cursor.kind()? == Kind::Null;
             self.place = Place::Skipping;
             self.skipper = Skipper::new();
         }
@@ -316,7 +349,14 @@ impl Decoder {
                     self.skipper = Skipper::new();
                     return Ok(used);
                 }
-                Err(Stop::Incomplete) => return Err(Stop::Incomplete),
+                Err(Stop::Incomplete) => {
+                    if self.skip == 0 && self.rows.cut_row(rest, at + used as u64, into) {
+                        let place = into.place(PlaceUnit::Byte, at + used as u64);
+                        let detail = "the entry that the end cuts holds a NaN or Inf, but its step was not read";
+                        into.fault(Fault::new(FaultKind::Unparsable, place, detail));
+                    }
+                    return Err(Stop::Incomplete);
+                }
                 Err(Stop::Invalid { at: broken, expected }) => {
                     let place = into.place(PlaceUnit::Byte, at + (used + broken) as u64);
                     into.fault(Fault::new(FaultKind::Unparsable, place, format!("want {expected}")));
@@ -515,10 +555,13 @@ mod tests {
         let ends: Vec<usize> = text.match_indices("\n    }").map(|(at, end)| at + end.len()).collect();
         for cut in 0..text.len() {
             let complete = ends.iter().filter(|end| **end <= cut).count();
+            // Of the entry that a cut leaves open its NaN counts once its step was read.
+            let nan_and_step = text.find("\"step\": 2\n").unwrap() + "\"step\": 2\n".len();
+            let want = if cut >= nan_and_step { complete.max(2) } else { complete };
             match read(&text[..cut], usize::MAX) {
                 Ok(recording) => {
                     let found = recording.series.iter().find(|s| s.name == "grad_norm").map_or(0, |s| s.tally.rows);
-                    assert_eq!(found, complete as u64, "cut at {cut}");
+                    assert_eq!(found, want as u64, "cut at {cut}");
                     assert!(recording.faults.iter().any(|fault| fault.kind == FaultKind::Truncated), "cut at {cut}");
                 }
                 Err(Rejected::Unreadable { code, .. }) => {

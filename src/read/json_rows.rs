@@ -16,15 +16,19 @@ struct Dialect {
     /// Every object so far is `{"step": n, "data": {...}}`: verl's file logger, whose orjson writes null for NaN.
     step_and_data: bool,
     keys_seen: bool,
-    /// Column of `train_runtime` or `log_history`: an object with one of them sums up the whole run.
-    summary: Vec<u32>,
+    /// Column of `log_history`: an object with it sums up the whole run.
+    history: Option<u32>,
+    /// Column of `train_runtime`: an object with it holds the mean loss of the whole run as `train_loss`.
+    runtime: Option<u32>,
+    train_loss: Option<u32>,
     text: String,
 }
 
 struct Cells<'r, 'b, 'a> {
     dialect: &'r mut Dialect,
     builder: &'b mut Builder<'a>,
-    is_summary: bool,
+    has_history: bool,
+    has_runtime: bool,
 }
 
 impl JsonRows {
@@ -38,18 +42,33 @@ impl JsonRows {
     #[inline]
     pub fn row(&mut self, bytes: &[u8], at_end: bool, place: u64, builder: &mut Builder<'_>) -> Result<usize, Stop> {
         builder.begin_row(place);
-        let mut cells = Cells { dialect: &mut self.dialect, builder, is_summary: false };
+        let mut cells = Cells { dialect: &mut self.dialect, builder, has_history: false, has_runtime: false };
         let used = self.scanner.object(bytes, at_end, &mut cells)?;
-        let is_summary = cells.is_summary;
-        if is_summary {
+        let (has_history, has_runtime) = (cells.has_history, cells.has_runtime);
+        if has_history {
             builder.drop_values();
+        }
+        if has_runtime && let Some(train_loss) = self.dialect.train_loss {
+            builder.drop_column(train_loss);
         }
         builder.end_row(Some(fingerprint(&bytes[..used])));
         if builder.wants_changed() {
-            let mut cells = Cells { dialect: &mut self.dialect, builder, is_summary: false };
+            let mut cells = Cells { dialect: &mut self.dialect, builder, has_history: false, has_runtime: false };
             self.scanner.ask_again(&mut cells);
         }
         Ok(used)
+    }
+
+    /// Ends the row that the end of the file cut: called after [`row`](Self::row) said `Incomplete` of the same bytes at
+    /// the end. Gives whether a NaN or Inf was lost with it, for want of a step.
+    pub fn cut_row(&mut self, bytes: &[u8], place: u64, builder: &mut Builder<'_>) -> bool {
+        let (tail, with_tail) = builder.nonfinite_tail();
+        // Once more, as if more followed: a number at the very end may be cut and must not count.
+        builder.begin_row(place);
+        let mut cells = Cells { dialect: &mut self.dialect, builder, has_history: false, has_runtime: false };
+        let whole = self.scanner.object(bytes, false, &mut cells).is_ok();
+        let (_, without_tail) = builder.nonfinite_tail();
+        !whole && builder.end_cut_row(tail.filter(|_| with_tail > without_tail))
     }
 }
 
@@ -86,13 +105,12 @@ impl Sink for Cells<'_, '_, '_> {
         self.dialect.keys_seen = true;
         // verl's own name of the metric is what stands below `data`.
         let joined = if fits { path.joined.strip_prefix("data/").unwrap_or(path.joined) } else { path.joined };
-        if joined.len() > self.builder.limits().name {
-            return Wanted::Skip;
-        }
         let column = self.builder.column(joined);
-        if path.parts.len() == 1 && matches!(first, "train_runtime" | "log_history") {
-            self.dialect.summary.push(column.id);
-            self.is_summary = true;
+        match (path.parts.len(), first) {
+            (1, "train_runtime") => self.dialect.runtime = Some(column.id),
+            (1, "log_history") => self.dialect.history = Some(column.id),
+            (1, "train_loss") => self.dialect.train_loss = Some(column.id),
+            _ => {}
         }
         match column.want {
             Want::Number => Wanted::Number(column.id),
@@ -120,7 +138,8 @@ impl Sink for Cells<'_, '_, '_> {
 
     #[inline]
     fn filled(&mut self, column: u32, numeric: bool) {
-        self.is_summary |= self.dialect.summary.contains(&column);
+        self.has_runtime |= self.dialect.runtime == Some(column);
+        self.has_history |= self.dialect.history == Some(column);
         self.builder.filled(column, numeric);
     }
 }

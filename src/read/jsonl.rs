@@ -249,7 +249,12 @@ impl StreamDecoder for Decoder {
                 }
                 Err(Stop::Incomplete) => {
                     if !rest.iter().all(|byte| byte.is_ascii_whitespace() || *byte == 0) {
+                        let lost = self.rows.cut_row(rest, self.line, into);
                         self.fault(FaultKind::Truncated, "the file ends inside a record", into);
+                        if lost {
+                            let detail = "the record that the end cuts holds a NaN or Inf, but its step was not read";
+                            self.fault(FaultKind::Unparsable, detail, into);
+                        }
                     }
                     return Progress::Used(window.len());
                 }

@@ -595,7 +595,7 @@ mod tests {
     use super::*;
     use crate::read::Files;
     use crate::read::testing::Memory;
-    use parquet::basic::Encoding;
+    use parquet::basic::{Compression, Encoding};
     use parquet::file::properties::{WriterProperties, WriterVersion};
     use proptest::prelude::*;
 

@@ -95,6 +95,10 @@ impl Reader for Rlprobe {
         let mut builder = session.builder(Format::Rlprobe, PlaceUnit::Row);
         read_manifest(source, session, &mut builder)?;
         let events = read_events(source, session, &mut builder)?;
+        let seen = events.iter().filter(|pending| pending.event.kind == "nan_detected");
+        if let Some(step) = seen.filter_map(|pending| pending.event.step).min() {
+            builder.expect_event(step);
+        }
         let mut steps = Steps { session, source, builder, events, next_event: 0, scratch: Scratch::default() };
         let failure = steps.read()?;
         let Steps { mut builder, mut events, next_event, .. } = steps;
@@ -568,10 +572,10 @@ impl Steps<'_, '_> {
             &columns.wanted,
             &mut self.scratch,
             limits,
-            |_, broken| {
+            |leaf, broken| {
                 // The builder lists `Limits::faults` and counts the rest; a forged file must not make us hold millions.
                 if faults.len() <= limits.faults {
-                    faults.push(broken);
+                    faults.push((leaf, broken));
                 }
             },
             |batches, count| {
@@ -595,7 +599,12 @@ impl Steps<'_, '_> {
             },
         );
         if emit {
-            faults.iter().for_each(|broken| self.fault(index, broken));
+            for (leaf, broken) in &faults {
+                self.fault(index, broken);
+                if let Some(id) = columns.wanted.iter().position(|wanted| wanted == leaf).map(|at| columns.ids[at]) {
+                    self.builder.lost(id);
+                }
+            }
         }
         if cancelled { Err(Rejected::Cancelled) } else { Ok(()) }
     }

@@ -298,9 +298,18 @@ impl<'a> Cursor<'a> {
     /// Takes a number and returns its bytes.
     pub fn number(&mut self) -> Result<&'a [u8], Stop> {
         self.peek()?;
-        let end = number_end(self.bytes, self.at).map_err(|at| self.broken_number(at))?;
+        let mut end = number_end(self.bytes, self.at).map_err(|at| self.broken_number(at))?;
+        let sharp = end;
+        if self.bytes.get(sharp) == Some(&b'#') {
+            // Microsoft's older runtime: 1.#QNAN, -1.#INF00.
+            end += 1;
+            end += self.bytes[end..].iter().take_while(|byte| byte.is_ascii_alphanumeric()).count();
+        }
         if end == self.bytes.len() && !self.at_end {
             return Err(Stop::Incomplete);
+        }
+        if end > sharp && parse_word(&self.bytes[self.at..end]).is_none() {
+            return Err(Stop::Invalid { at: sharp, expected: "a number" });
         }
         let token = &self.bytes[self.at..end];
         self.took(end);

@@ -8,7 +8,7 @@
 
 use std::collections::HashMap;
 
-use super::super::numbers::{Cell, number_at, number_end, parse_f64, parse_text_value};
+use super::super::numbers::{Cell, number_at, number_end, parse_f64, parse_text_value, parse_word};
 use super::{Cursor, Kind, Stop, Text, is_stray};
 use memchr::memchr;
 
@@ -432,14 +432,14 @@ impl Walk<'_> {
     fn number(&mut self, want: Want, at: usize, sink: &mut impl Sink) -> bool {
         let end = match want {
             Want::Number(column) => match number_at(self.bytes, at) {
-                Ok((value, end)) if end < self.bytes.len() => {
+                Ok((value, end)) if self.ends_number(end) => {
                     sink.number(column, value);
                     end
                 }
                 _ => return false,
             },
             Want::Skip | Want::Note(_) => match number_end(self.bytes, at) {
-                Ok(end) if end < self.bytes.len() => {
+                Ok(end) if self.ends_number(end) => {
                     if let Want::Note(column) = want {
                         sink.filled(column, true);
                     }
@@ -451,6 +451,12 @@ impl Walk<'_> {
         };
         self.at = end;
         true
+    }
+
+    /// Whether a number that seems to end before `end` does: the slice goes on, and not as in `1.#QNAN`.
+    #[inline(always)]
+    fn ends_number(&self, end: usize) -> bool {
+        self.bytes.get(end).is_some_and(|&next| next != b'#')
     }
 
     /// Takes the value at `at`, unless it is for the tokeniser: after a blank more than usual, or an object.
@@ -473,7 +479,10 @@ impl Walk<'_> {
         let mut number = None;
         let mut text = None;
         match kind {
-            Kind::Number => number = parse_f64(cursor.number()?),
+            Kind::Number => {
+                let token = cursor.number()?;
+                number = parse_f64(token).or_else(|| parse_word(token));
+            }
             Kind::String => text = Some(cursor.string()?),
             Kind::Object | Kind::Array => cursor.skip_value()?,
             Kind::True | Kind::False | Kind::Null | Kind::NaN | Kind::Infinity | Kind::NegInfinity => {

@@ -1,4 +1,4 @@
-use super::super::numbers::{Cell, parse_f64, parse_text_value};
+use super::super::numbers::{Cell, parse_f64, parse_text_value, parse_word};
 use super::*;
 use proptest::prelude::*;
 
@@ -389,7 +389,10 @@ fn cells(cursor: &mut Cursor<'_>, prefix: &str, depth: usize, out: &mut Vec<(Str
                     _ => format!("text {:?}", decoded(&text)),
                 }
             }
-            Kind::Number => number(parse_f64(cursor.number()?).unwrap()),
+            Kind::Number => {
+                let token = cursor.number()?;
+                number(parse_f64(token).or_else(|| parse_word(token)).unwrap())
+            }
             _ => match cursor.bare()? {
                 Kind::Null => "null".into(),
                 Kind::True => number(1.0),
