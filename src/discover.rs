@@ -2,6 +2,7 @@
 //! sources. Sees names and heads, never contents.
 
 use std::collections::{HashMap, HashSet};
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -42,8 +43,14 @@ fn glob_set(patterns: &[String]) -> Result<Option<GlobSet>, String> {
     }
     let mut set = GlobSetBuilder::new();
     for pattern in patterns {
+        // As in .gitignore: a slash at the begin or in the middle anchors the pattern at the root.
         let anchored = pattern.trim_start_matches("./").trim_end_matches('/');
-        let deep = if anchored.contains('/') { anchored.to_owned() } else { format!("**/{anchored}") };
+        let is_anchored = anchored.contains('/');
+        let inner = anchored.trim_start_matches('/');
+        if inner.is_empty() || inner.starts_with('!') {
+            return Err(format!("glob {pattern:?}: want a pattern of paths to take or leave out"));
+        }
+        let deep = if is_anchored { inner.to_owned() } else { format!("**/{inner}") };
         for glob in [deep.clone(), format!("{deep}/**")] {
             let glob = GlobBuilder::new(&glob).literal_separator(true).build();
             set.add(glob.map_err(|error| format!("glob {pattern:?}: {}", error.kind()))?);
@@ -87,25 +94,68 @@ pub struct Discovery {
     checkpoints: Vec<Checkpoint>,
     /// Checkpoints in the first, second and third directory above the root; looked for once a source needs them.
     outer: OnceLock<Vec<Vec<Checkpoint>>>,
-    named_file: Option<PathBuf>,
+    /// Files that the user named, where this is no walk.
+    named: Vec<PathBuf>,
     limits: Limits,
     source_directories: Vec<String>,
 }
 
-/// Looks under a path that exists. A file that the user named is always an outcome.
-pub fn discover(path: &Path, filter: &Filter, limits: &Limits) -> Discovery {
-    let named_file = !path.is_dir();
-    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let resolved = path.canonicalize().unwrap_or(absolute);
-    let name = resolved.file_name().map_or_else(|| "/".to_owned(), |name| escape(&name.to_string_lossy()));
-    let base = if named_file { resolved.parent().unwrap_or(&resolved).to_owned() } else { resolved.clone() };
-    let mut walk = Walk { root: Root { base, odd: HashMap::new() }, entries: Vec::new(), refused: Vec::new() };
-    if named_file {
-        walk.add_named(&resolved);
-    } else {
-        walk.descend(filter, limits);
+/// What the user named: a directory to walk, or files of one directory, each of which is an outcome.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// A directory.
+    Directory(PathBuf),
+    /// Files that lie beside each other, sorted.
+    Files(Vec<PathBuf>),
+}
+
+/// The targets of paths that exist, in the order in which they were named; files of one directory together, and what is
+/// named twice once.
+pub fn targets(paths: &[PathBuf]) -> Vec<Target> {
+    let mut targets: Vec<Target> = Vec::new();
+    let mut folders: HashMap<PathBuf, usize> = HashMap::new();
+    let mut seen: HashSet<PathBuf> = HashSet::new();
+    for path in paths {
+        let absolute = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+        let resolved = path.canonicalize().unwrap_or(absolute);
+        if !seen.insert(resolved.clone()) {
+            continue;
+        }
+        if resolved.is_dir() {
+            targets.push(Target::Directory(resolved));
+            continue;
+        }
+        let folder = resolved.parent().unwrap_or(&resolved).to_owned();
+        let at = *folders.entry(folder).or_insert(targets.len());
+        match targets.get_mut(at) {
+            Some(Target::Files(files)) => files.push(resolved),
+            _ => targets.push(Target::Files(vec![resolved])),
+        }
     }
-    let found = identify(&mut walk, named_file, limits);
+    for target in &mut targets {
+        if let Target::Files(files) = target {
+            files.sort_unstable();
+        }
+    }
+    targets
+}
+
+/// Looks at a target. `proceed` is asked now and then; once it says no, what was found so far is given.
+pub fn discover(target: &Target, filter: &Filter, limits: &Limits, proceed: &mut dyn FnMut() -> bool) -> Discovery {
+    let name_of = |path: &Path| path.file_name().map_or_else(|| "/".to_owned(), escape);
+    let (base, named) = match target {
+        Target::Directory(directory) => (directory.clone(), Vec::new()),
+        Target::Files(files) => (files[0].parent().unwrap_or(&files[0]).to_owned(), files.clone()),
+    };
+    let name = if let [file] = named.as_slice() { name_of(file) } else { name_of(&base) };
+    let mut walk = Walk { root: Root { base, odd: HashMap::new() }, entries: Vec::new(), refused: Vec::new() };
+    if named.is_empty() {
+        walk.descend(filter, limits, proceed);
+    } else {
+        named.iter().for_each(|file| walk.add_named(file));
+        walk.entries.sort_unstable();
+    }
+    let found = identify(&mut walk, !named.is_empty(), limits, proceed);
     let Walk { root, entries, refused } = walk;
     let mut source_directories: Vec<String> = found.sources.iter().map(|source| source.directory.clone()).collect();
     source_directories.sort_unstable();
@@ -113,7 +163,7 @@ pub fn discover(path: &Path, filter: &Filter, limits: &Limits) -> Discovery {
         name,
         checkpoints: checkpoints_among(&entries, ""),
         outer: OnceLock::new(),
-        named_file: named_file.then_some(resolved),
+        named,
         limits: limits.clone(),
         root,
         sources: found.sources,
@@ -126,6 +176,11 @@ pub fn discover(path: &Path, filter: &Filter, limits: &Limits) -> Discovery {
 }
 
 impl Discovery {
+    /// Whether the user named files, not a directory.
+    pub fn is_of_files(&self) -> bool {
+        !self.named.is_empty()
+    }
+
     /// Checkpoints known by their names of a source: in its directory, below it, and up to three directories above
     /// while no other training lives there (SPEC 4).
     pub fn checkpoints_of(&self, source: &Source) -> Vec<Checkpoint> {
@@ -146,20 +201,20 @@ impl Discovery {
         let inside = self.checkpoints[start..].iter().take_while(|checkpoint| checkpoint.path.starts_with(&prefix));
         let mut checkpoints: Vec<Checkpoint> = inside.cloned().collect();
         if widest.is_empty() && self.trainings_below("") == own {
-            let beside = usize::from(self.named_file.is_some());
+            let beside = usize::from(!self.named.is_empty());
             let levels = self.outer.get_or_init(|| self.look_outside());
             checkpoints.extend(levels.iter().take(beside + OUTER.saturating_sub(above)).flatten().cloned());
         }
         checkpoints
     }
 
-    /// What lies beside a file that the user named (the walk saw it alone), then the directories above the root,
+    /// What lies beside files that the user named (the walk saw them alone), then the directories above the root,
     /// nearest first, until one in which another training lives.
     fn look_outside(&self) -> Vec<Vec<Checkpoint>> {
         let mut levels = Vec::new();
         let mut inner = self.root.base.as_path();
-        if let Some(file) = &self.named_file {
-            let around = look_around(inner, file, "", &self.limits);
+        if !self.named.is_empty() {
+            let around = look_around(inner, &self.named, "", &self.limits);
             levels.push(around.checkpoints);
             if !around.alone {
                 return levels;
@@ -169,7 +224,7 @@ impl Discovery {
         for _ in 0..OUTER {
             let Some(outer) = inner.parent() else { break };
             prefix.push_str("../");
-            let around = look_around(outer, inner, &prefix, &self.limits);
+            let around = look_around(outer, &[inner.to_owned()], &prefix, &self.limits);
             if !around.alone {
                 break;
             }
@@ -205,7 +260,7 @@ struct Walk {
 impl Walk {
     fn add_named(&mut self, path: &Path) {
         let name = path.file_name().unwrap_or_default();
-        let relative = escape(&name.to_string_lossy());
+        let relative = escape(name);
         self.root.odd.insert(relative.clone(), path.to_owned());
         let kind = match path.metadata() {
             Ok(metadata) if metadata.is_file() => EntryKind::File,
@@ -215,10 +270,15 @@ impl Walk {
         self.entries.push(Entry { path: relative, size, kind });
     }
 
-    fn descend(&mut self, filter: &Filter, limits: &Limits) {
+    fn descend(&mut self, filter: &Filter, limits: &Limits, proceed: &mut dyn FnMut() -> bool) {
         let base = self.root.base.clone();
         let mut walker = WalkDir::new(&base).follow_links(false).max_depth(limits.depth).into_iter();
+        let mut seen = 0usize;
         while let Some(next) = walker.next() {
+            seen += 1;
+            if seen.is_multiple_of(PROCEED) && !proceed() {
+                break;
+            }
             let entry = match next {
                 Ok(entry) => entry,
                 Err(error) => {
@@ -255,31 +315,42 @@ impl Walk {
 
     fn relative(&mut self, base: &Path, path: &Path) -> String {
         let relative = path.strip_prefix(base).unwrap_or(path);
-        let parts: Vec<String> = relative.iter().map(|part| part.to_string_lossy().into_owned()).collect();
-        let text = parts.join("/");
-        let escaped = escape(&text);
+        let escaped = shown(relative);
         if relative.to_str() != Some(escaped.as_str()) {
-            // Two odd names may read alike once escaped; the second gets a number.
-            let mut unique = escaped.clone();
-            let mut number = 2;
-            while self.root.odd.get(&unique).is_some_and(|other| other != path) {
-                unique = format!("{escaped}~{number}");
-                number += 1;
-            }
-            self.root.odd.insert(unique.clone(), path.to_owned());
-            return unique;
+            self.root.odd.insert(escaped.clone(), path.to_owned());
         }
         escaped
     }
 }
 
-/// Control characters in names would confuse every reader of a report.
-fn escape(text: &str) -> String {
-    if text.chars().any(char::is_control) {
-        text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
-    } else {
-        text.to_owned()
+/// A path as reports show it, parts joined by `/`.
+pub fn shown(path: &Path) -> String {
+    path.iter().map(escape).collect::<Vec<_>>().join("/")
+}
+
+/// A name that every report can carry. Control characters and bytes that are no UTF-8 become `\\xNN` and a backslash
+/// `\\\\`, so that no two names read alike.
+fn escape(name: &OsStr) -> String {
+    let bytes = name.as_encoded_bytes();
+    let plain = name.to_str().filter(|text| !text.chars().any(|c| c.is_control() || c == '\\'));
+    if let Some(plain) = plain {
+        return plain.to_owned();
     }
+    let mut escaped = String::new();
+    for chunk in bytes.utf8_chunks() {
+        for character in chunk.valid().chars() {
+            match character {
+                '\\' => escaped.push_str("\\\\"),
+                c if c.is_control() => {
+                    let mut utf8 = [0; 4];
+                    c.encode_utf8(&mut utf8).bytes().for_each(|byte| escaped += &format!("\\x{byte:02x}"));
+                }
+                c => escaped.push(c),
+            }
+        }
+        chunk.invalid().iter().for_each(|byte| escaped += &format!("\\x{byte:02x}"));
+    }
+    escaped
 }
 
 struct Found {
@@ -289,7 +360,10 @@ struct Found {
     skipped: u64,
 }
 
-fn identify(walk: &mut Walk, named_file: bool, limits: &Limits) -> Found {
+/// Files and directories between two looks at whether to go on.
+const PROCEED: usize = 64;
+
+fn identify(walk: &mut Walk, named_file: bool, limits: &Limits, proceed: &mut dyn FnMut() -> bool) -> Found {
     let mut own: Vec<Vec<usize>> = READERS.iter().map(|_| Vec::new()).collect();
     let mut ties: HashMap<String, String> = HashMap::new();
     let mut skipped = 0;
@@ -302,14 +376,31 @@ fn identify(walk: &mut Walk, named_file: bool, limits: &Limits) -> Found {
         let path = walk.entries[*at].path.as_str();
         READERS.iter().any(|reader| reader.claims_directory() && reader.recognise_name(path) > Confidence::No)
     });
-    for index in marked.into_iter().chain(rest) {
+    for (seen, index) in marked.into_iter().chain(rest).enumerate() {
+        if seen % PROCEED == PROCEED - 1 && !proceed() {
+            break;
+        }
         let entry = &walk.entries[index];
         if entry.kind == EntryKind::Link {
-            let promises = READERS.iter().any(|reader| reader.recognise_name(&entry.path) >= Confidence::Likely);
-            if promises || walk.root.locate(&entry.path).is_dir() {
-                links.push(entry.path.clone());
-            } else {
-                skipped += 1;
+            let promised = READERS.iter().find(|reader| reader.recognise_name(&entry.path) >= Confidence::Likely);
+            let target = walk.root.locate(&entry.path).canonicalize();
+            let is_scanned = |target: &Path| {
+                let name = target.to_string_lossy();
+                target.starts_with(&walk.root.base)
+                    && READERS.iter().any(|reader| reader.recognise_name(&name) >= Confidence::Likely)
+            };
+            match (&target, promised) {
+                (Ok(target), _) if target.is_dir() => links.push(entry.path.clone()),
+                (Ok(target), Some(_)) if is_scanned(target) => links.push(entry.path.clone()),
+                (target, Some(reader)) => {
+                    let detail = match target {
+                        Ok(_) => "a symbolic link, not followed: scan what it points to".to_owned(),
+                        Err(error) => format!("a symbolic link to nowhere: {error}"),
+                    };
+                    let (path, format) = (entry.path.clone(), Some(reader.format()));
+                    walk.refused.push(Refused { path, format, code: "link", detail, is_recording: true });
+                }
+                _ => skipped += 1,
             }
             continue;
         }
@@ -481,18 +572,20 @@ struct Around {
 }
 
 /// Looks by names alone at what lies in `directory`, `known` left out.
-fn look_around(directory: &Path, known: &Path, prefix: &str, limits: &Limits) -> Around {
+fn look_around(directory: &Path, known: &[PathBuf], prefix: &str, limits: &Limits) -> Around {
     let root = Root { base: directory.to_owned(), odd: HashMap::new() };
     let mut walk = Walk { root, entries: vec![], refused: vec![] };
     let mut walker = WalkDir::new(directory).follow_links(false).max_depth(OUTER_DEPTH.min(limits.depth)).into_iter();
     let mut alone = true;
     // A copy of the state in a checkpoint belongs to the training whose state lies beside the checkpoint.
-    let known_is_copy =
-        known.file_name().is_some_and(|name| checkpoint_name::parse(&name.to_string_lossy(), true).is_some());
+    let is_copy = |known: &PathBuf| {
+        known.file_name().is_some_and(|name| checkpoint_name::parse(&name.to_string_lossy(), true).is_some())
+    };
+    let known_is_copy = known.iter().any(is_copy);
     let mut heads = 0;
     while let Some(next) = walker.next() {
         let Ok(entry) = next else { continue };
-        if entry.path() == known && !known_is_copy {
+        if !known_is_copy && known.binary_search_by(|known| known.as_path().cmp(entry.path())).is_ok() {
             if entry.file_type().is_dir() {
                 walker.skip_current_dir();
             }

@@ -144,11 +144,18 @@ pub struct Scan {
 /// scan stops and gives what is done.
 pub fn scan(paths: &[PathBuf], options: &Options, tick: &mut dyn FnMut(Advance) -> bool) -> Scan {
     let mut discoveries: Vec<Discovery> = Vec::new();
-    for path in paths {
-        if !tick(Advance::default()) {
-            return Scan { interrupted: true, ..Scan::default() };
+    let mut going = true;
+    for target in discover::targets(paths) {
+        let mut proceed = || {
+            going = going && tick(Advance::default());
+            going
+        };
+        if proceed() {
+            discoveries.push(discover::discover(&target, &options.filter, &options.limits, &mut proceed));
         }
-        discoveries.push(discover::discover(path, &options.filter, &options.limits));
+    }
+    if !going {
+        return Scan { interrupted: true, ..Scan::default() };
     }
     let jobs: Vec<(usize, usize)> = discoveries
         .iter()
@@ -194,10 +201,10 @@ pub fn scan(paths: &[PathBuf], options: &Options, tick: &mut dyn FnMut(Advance) 
     advance.sources = shared.sources.load(Ordering::Relaxed);
     advance.damaged = shared.damaged.load(Ordering::Relaxed);
     let cancel = shared.cancel;
-    let interrupted = cancel.load(Ordering::Relaxed);
+    let mut interrupted = cancel.load(Ordering::Relaxed);
     advance.bytes = total_bytes;
     if !interrupted {
-        tick(advance);
+        interrupted = !tick(advance);
     }
     gather(discoveries, jobs, done, interrupted)
 }
@@ -256,6 +263,7 @@ fn gather(
 ) -> Scan {
     let mut scan = Scan { interrupted, ..Scan::default() };
     let several = discoveries.len() > 1;
+    let labels = labels(&discoveries);
     let mut done = jobs.into_iter().zip(done).peekable();
     let mut names: HashSet<String> = HashSet::new();
     for (root, discovery) in discoveries.into_iter().enumerate() {
@@ -271,16 +279,25 @@ fn gather(
                 outcomes.push(outcome);
             }
         }
+        let prefixed = |path: &str| match (several, path) {
+            (true, "") => labels[root].clone(),
+            (true, path) if labels[root] != "." => format!("{}/{path}", labels[root]),
+            (_, path) => path.to_owned(),
+        };
+        let located = |mut fault: ReportedFault| {
+            fault.source = prefixed(&fault.source);
+            fault
+        };
         for link in discovery.links {
             let place = Place { part: 0, unit: PlaceUnit::Byte, at: 0 };
             let fault = Fault::new(FaultKind::Link, place, "a symbolic link, not followed");
-            scan.faults.push(ReportedFault { fault, source: link, place: String::new() });
+            scan.faults.push(located(ReportedFault { fault, source: link, place: String::new() }));
         }
         for refused in discovery.refused {
             let place = Place { part: 0, unit: PlaceUnit::Byte, at: 0 };
             let mut fault = Fault::new(FaultKind::Io, place, refused.detail.clone());
             fault.severity = Severity::Error;
-            let fault = ReportedFault { fault, source: refused.path.clone(), place: String::new() };
+            let fault = located(ReportedFault { fault, source: refused.path.clone(), place: String::new() });
             if refused.is_recording {
                 let directory = refused.path.rsplit_once('/').map_or("", |(parent, _)| parent);
                 let mut outcome = unreadable(refused.path.clone(), directory.to_owned(), refused.format);
@@ -291,13 +308,12 @@ fn gather(
             }
         }
         outcomes.sort_by(|a, b| (&a.source, &a.run_id).cmp(&(&b.source, &b.run_id)));
-        let prefixed = |path: &str| match (several, path) {
-            (true, "") => discovery.name.clone(),
-            (true, path) => format!("{}/{path}", discovery.name),
-            (false, path) => path.to_owned(),
-        };
         for mut outcome in outcomes {
-            let path = if outcome.source.is_empty() { discovery.name.clone() } else { prefixed(&outcome.source) };
+            outcome.faults = outcome.faults.into_iter().map(located).collect();
+            let path = match prefixed(&outcome.source) {
+                path if path.is_empty() => discovery.name.clone(),
+                path => path,
+            };
             let base = outcome.run_id.as_ref().map_or_else(|| path.clone(), |id| format!("{path}#{id}"));
             let mut run = base.clone();
             let mut number = 2;
@@ -314,9 +330,25 @@ fn gather(
             scan.outcomes.push(outcome);
         }
         scan.skipped += discovery.skipped;
-        scan.roots.push(discovery.name);
+        scan.roots.push(labels[root].clone());
     }
     scan
+}
+
+/// What the runs of each of several roots are prefixed with: the root's name or, where names collide, its path below
+/// the directory that holds all roots.
+fn labels(discoveries: &[Discovery]) -> Vec<String> {
+    let names: HashSet<&str> = discoveries.iter().map(|discovery| discovery.name.as_str()).collect();
+    if names.len() == discoveries.len() && !discoveries.iter().any(Discovery::is_of_files) || discoveries.len() == 1 {
+        return discoveries.iter().map(|discovery| discovery.name.clone()).collect();
+    }
+    let mut common = discoveries[0].root.base.clone();
+    while !discoveries.iter().all(|discovery| discovery.root.base.starts_with(&common)) && common.pop() {}
+    let below = |discovery: &Discovery| {
+        let below = discovery.root.base.strip_prefix(&common).unwrap_or(&discovery.root.base);
+        if below.as_os_str().is_empty() { ".".to_owned() } else { discover::shown(below) }
+    };
+    discoveries.iter().map(below).collect()
 }
 
 fn read_and_judge(

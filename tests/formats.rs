@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use gradscan::discover::{Filter, discover};
+use gradscan::discover::{Filter, discover, targets};
 use gradscan::model::{Limits, Recording, Signal, Source};
 use gradscan::read::{Request, reader};
 use gradscan::scan::{Options, Outcome, Scan, scan};
@@ -59,7 +59,8 @@ fn fixtures() -> Vec<Fixture> {
 fn load(path: &Path) -> Fixture {
     let part = |path: &Path| path.file_name().expect("a name").to_str().expect("UTF-8").to_owned();
     let name = format!("{}/{}", part(path.parent().expect("a folder")), part(path));
-    let discovery = discover(path, &Filter::default(), &Limits::default());
+    let target = targets(&[path.to_owned()]).remove(0);
+    let discovery = discover(&target, &Filter::default(), &Limits::default(), &mut || true);
     let mut memory = Memory::default();
     for part in discovery.sources.iter().flat_map(|source| &source.parts) {
         let bytes = fs::read(discovery.root.locate(&part.path)).expect("a part can be read");
@@ -303,7 +304,9 @@ fn flip_one_changed_byte_costs_nothing_before_it() {
                 let describe = || format!("{}: {path}: byte {at} changed to {:#04x}", fixture.name, bytes[at] ^ change);
                 let memory = fixture.memory.with(path, changed);
                 case(&watch, describe, || memory.judge(source));
-                if number % 4 != 0 || !is_stream(source) {
+                // A word that the end leaves open may count (`-Inf`); a flip behind it makes another word of it.
+                let in_word = at > 0 && bytes[at - 1].is_ascii_alphabetic();
+                if number % 4 != 0 || in_word || !is_stream(source) {
                     continue;
                 }
                 let before = read_points(&fixture.memory.with(path, bytes[..at].to_vec()), source);

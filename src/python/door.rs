@@ -276,7 +276,8 @@ struct Refusal {
 
 fn read_all(path: &Path, request: &Request) -> Result<Vec<RecordingData>, Refusal> {
     let limits = Limits::default();
-    let discovery = discover::discover(path, &Filter::default(), &limits);
+    let Some(target) = discover::targets(&[path.to_owned()]).into_iter().next() else { return Ok(Vec::new()) };
+    let discovery = discover::discover(&target, &Filter::default(), &limits, &mut || true);
     if discovery.sources.is_empty() {
         return Err(match discovery.refused.into_iter().next() {
             Some(refused) => Refusal { code: refused.code, detail: refused.detail },

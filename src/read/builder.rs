@@ -296,8 +296,7 @@ impl<'a> Builder<'a> {
             return Use::Step { rank, fraction: roles::is_fraction_step(name) };
         }
         let fixed = self.request.metrics.iter().find(|(_, glob)| glob.is_match(name)).map(|(role, _)| *role);
-        let replaced = |role: Role| self.request.metrics.iter().any(|(asked, _)| *asked == role);
-        let role = fixed.or_else(|| roles::role_of(name).filter(|role| !replaced(*role)));
+        let role = fixed.or_else(|| roles::role_of(name));
         if role.is_none() && roles::is_time(name) {
             return Use::Time;
         }
@@ -342,9 +341,10 @@ impl<'a> Builder<'a> {
     }
 
     fn step_rank_of(&self, name: &str) -> Option<StepRank> {
+        // The user's own name first; where a recording lacks it, the usual ones serve.
         match &self.request.step {
-            Some(step) => (step == name).then_some(0),
-            None => roles::step_rank(name),
+            Some(step) if step == name => Some(0),
+            _ => roles::step_rank(name).map(|rank| rank + 1),
         }
     }
 
@@ -449,18 +449,10 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// The last value of the current row if it is NaN or Inf, and how many such values the row holds.
-    pub fn nonfinite_tail(&self) -> (Option<(u32, f64)>, usize) {
-        let last = self.row.cells.last().filter(|(_, value, _)| !value.is_finite());
-        let count = self.row.cells.iter().filter(|(_, value, _)| !value.is_finite()).count();
-        (last.map(|(series, value, _)| (*series, *value)), count)
-    }
-
-    /// Ends a row that the end of the file cut, of which the cells that were seen whole are in, and `tail` stands at the
-    /// very end. It counts up to its last NaN or Inf, if it has one and its step was read: what would have followed
-    /// cannot change that. Gives whether it held a NaN or Inf that does not count.
-    pub fn end_cut_row(&mut self, tail: Option<(u32, f64)>) -> bool {
-        self.row.cells.extend(tail.map(|(series, value)| (series, value, false)));
+    /// Ends a row of which only the cells before a cut or a broken byte are in. It counts up to its last NaN or Inf, if it
+    /// has one and its step was read: nothing that follows can change that. Gives whether it held a NaN or Inf that does
+    /// not count, for want of a step.
+    pub fn end_cut_row(&mut self) -> bool {
         let Some(last) = self.row.cells.iter().rposition(|(_, value, _)| !value.is_finite()) else { return false };
         self.row.cells.truncate(last + 1);
         if self.row.steps.is_empty() {
@@ -635,6 +627,11 @@ impl<'a> Builder<'a> {
         let gaps: Vec<u64> = self.series.iter().map(|series| self.gaps(series.column)).collect();
         let columns = self.columns;
         let axis = self.axis.finish(self.step_name);
+        // What the user named replaces the role's series; where it matches nothing here, they stay.
+        let replaced: Vec<Role> = self.series.iter().filter(|s| s.fixed).filter_map(|s| s.role).collect();
+        for series in self.series.iter_mut().filter(|series| !series.fixed) {
+            series.role = series.role.filter(|role| !replaced.contains(role));
+        }
         let candidates: Vec<Candidate<'_>> = self
             .series
             .iter()

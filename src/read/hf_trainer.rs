@@ -2,7 +2,7 @@
 
 use memchr::memmem;
 
-use super::json_rows::{JsonRows, fingerprint};
+use super::json_rows::{Cut, JsonRows, fingerprint};
 use super::{
     About, Builder, Confidence, Progress, Reader, Rejected, Request, Session, StreamDecoder, is_git_lfs_pointer, single,
 };
@@ -349,15 +349,10 @@ impl Decoder {
                     self.skipper = Skipper::new();
                     return Ok(used);
                 }
-                Err(Stop::Incomplete) => {
-                    if self.skip == 0 && self.rows.cut_row(rest, at + used as u64, into) {
-                        let place = into.place(PlaceUnit::Byte, at + used as u64);
-                        let detail = "the entry that the end cuts holds a NaN or Inf, but its step was not read";
-                        into.fault(Fault::new(FaultKind::Unparsable, place, detail));
-                    }
-                    return Err(Stop::Incomplete);
-                }
+                Err(_) if end && self.is_cut(rest, at + used as u64, into) => return Err(Stop::Incomplete),
+                Err(Stop::Incomplete) => return Err(Stop::Incomplete),
                 Err(Stop::Invalid { at: broken, expected }) => {
+                    into.end_cut_row();
                     let place = into.place(PlaceUnit::Byte, at + (used + broken) as u64);
                     into.fault(Fault::new(FaultKind::Unparsable, place, format!("want {expected}")));
                     self.place = Place::Resync { comma: false };
@@ -380,6 +375,19 @@ impl Decoder {
             fingerprints.push(fingerprint(&rest[..used]));
         }
         Ok(used)
+    }
+
+    /// Whether the entry that could not be read is cut by the end of the file; takes of it what counts.
+    fn is_cut(&mut self, rest: &[u8], at: u64, into: &mut Builder<'_>) -> bool {
+        if self.skip > 0 {
+            return false;
+        }
+        let cut = self.rows.cut_row(rest, at, into);
+        if cut == Cut::Lost {
+            let detail = "the entry that the end cuts holds a NaN or Inf, but its step was not read";
+            into.fault(Fault::new(FaultKind::Unparsable, into.place(PlaceUnit::Byte, at), detail));
+        }
+        cut != Cut::Broken
     }
 
     /// Looks for the next object that begins after a comma; gives the bytes used.

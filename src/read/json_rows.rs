@@ -59,17 +59,41 @@ impl JsonRows {
         Ok(used)
     }
 
-    /// Ends the row that the end of the file cut: called after [`row`](Self::row) said `Incomplete` of the same bytes at
-    /// the end. Gives whether a NaN or Inf was lost with it, for want of a step.
-    pub fn cut_row(&mut self, bytes: &[u8], place: u64, builder: &mut Builder<'_>) -> bool {
-        let (tail, with_tail) = builder.nonfinite_tail();
-        // Once more, as if more followed: a number at the very end may be cut and must not count.
+    /// Ends the row that failed at the end of a file, if the end cut it.
+    pub fn cut_row(&mut self, bytes: &[u8], place: u64, builder: &mut Builder<'_>) -> Cut {
+        // Once more, as if more followed: a number at the very end may be cut and must not count, while a word that can
+        // only become NaN or Inf does.
+        let completed = completed(bytes);
         builder.begin_row(place);
         let mut cells = Cells { dialect: &mut self.dialect, builder, has_history: false, has_runtime: false };
-        let whole = self.scanner.object(bytes, false, &mut cells).is_ok();
-        let (_, without_tail) = builder.nonfinite_tail();
-        !whole && builder.end_cut_row(tail.filter(|_| with_tail > without_tail))
+        if self.scanner.object(completed.as_deref().unwrap_or(bytes), false, &mut cells) != Err(Stop::Incomplete) {
+            return Cut::Broken;
+        }
+        if builder.end_cut_row() { Cut::Lost } else { Cut::Kept }
     }
+}
+
+/// Bytes that end in a bare word that reads as NaN or Inf, or is on its way to Infinity, with that word whole.
+fn completed(bytes: &[u8]) -> Option<Vec<u8>> {
+    const LONGEST: usize = "Infinity".len();
+    let letters = bytes.iter().rev().take(LONGEST).take_while(|byte| byte.is_ascii_alphabetic()).count();
+    let (before, word) = bytes.split_at(bytes.len() - letters);
+    let begins = |whole: &str| {
+        word.len() >= 3 && whole.get(..word.len()).is_some_and(|part| part.as_bytes().eq_ignore_ascii_case(word))
+    };
+    let whole = ["NaN", "Infinity"].into_iter().find(|whole| begins(whole))?;
+    Some([before, whole.as_bytes(), b" "].concat())
+}
+
+/// What became of a row at the end of a file that is not whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cut {
+    /// It is not cut, but broken.
+    Broken,
+    /// A NaN or Inf in it is lost, for want of a step.
+    Lost,
+    /// What may count does.
+    Kept,
 }
 
 /// A hash over the bytes of a record: two records with equal ones hold the same values.
@@ -121,6 +145,7 @@ impl Sink for Cells<'_, '_, '_> {
 
     #[inline]
     fn number(&mut self, column: u32, value: f64) {
+        self.has_runtime |= self.dialect.runtime == Some(column);
         self.builder.number(column, value);
     }
 

@@ -2,7 +2,7 @@
 
 use memchr::memchr;
 
-use super::json_rows::JsonRows;
+use super::json_rows::{Cut, JsonRows};
 use super::{About, Builder, Confidence, Progress, Reader, Rejected, Session, StreamDecoder, is_git_lfs_pointer};
 use crate::model::{Fault, FaultKind, Format, PlaceUnit, Recording, Role, Source, roles};
 use crate::wire::json::{Cursor, Kind, Path, RowScanner, Rows, Sink, Stop, Text, Want};
@@ -247,17 +247,25 @@ impl StreamDecoder for Decoder {
                     }
                     return Progress::Used(used);
                 }
-                Err(Stop::Incomplete) => {
-                    if !rest.iter().all(|byte| byte.is_ascii_whitespace() || *byte == 0) {
-                        let lost = self.rows.cut_row(rest, self.line, into);
-                        self.fault(FaultKind::Truncated, "the file ends inside a record", into);
-                        if lost {
-                            let detail = "the record that the end cuts holds a NaN or Inf, but its step was not read";
-                            self.fault(FaultKind::Unparsable, detail, into);
+                Err(stop) if end && memchr(b'\n', rest).is_none() => {
+                    if rest.iter().all(|byte| byte.is_ascii_whitespace() || *byte == 0) {
+                        return Progress::Used(window.len());
+                    }
+                    let cut = self.rows.cut_row(rest, self.line, into);
+                    match (cut, stop) {
+                        (Cut::Broken, Stop::Invalid { at, expected }) => {
+                            into.end_cut_row();
+                            self.fault_invalid(rest, at, expected, into);
                         }
+                        _ => self.fault(FaultKind::Truncated, "the file ends inside a record", into),
+                    }
+                    if cut == Cut::Lost {
+                        let detail = "the record that the end cuts holds a NaN or Inf, but its step was not read";
+                        self.fault(FaultKind::Unparsable, detail, into);
                     }
                     return Progress::Used(window.len());
                 }
+                Err(Stop::Incomplete) => return Progress::Used(window.len()),
                 Err(Stop::Invalid { at, expected }) => {
                     let Some(length) = memchr(b'\n', rest) else {
                         if !end && rest.len() < into.limits().record {
@@ -268,6 +276,7 @@ impl StreamDecoder for Decoder {
                         self.skipping = true;
                         continue;
                     };
+                    into.end_cut_row();
                     self.fault_invalid(&rest[..length], at, expected, into);
                     used += length + 1;
                     self.line += 1;
