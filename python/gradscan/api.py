@@ -18,7 +18,7 @@ import numpy as np
 import polars as pl
 
 import gradscan
-from gradscan import _core, samples, wording
+from gradscan import _core, arguments, samples, wording
 from gradscan import progress as progress_bar
 from gradscan.errors import NonFiniteError, UnreadableRecordingError
 from gradscan.paths import PathLike, expand
@@ -50,7 +50,6 @@ Opening = Literal["report", "strict", "ignore"]
 
 def scan(
     paths: PathLike | Iterable[PathLike],
-    *,
     spike_ratio: float = 10.0,
     min_spikes: int = 3,
     min_points: int = 10,
@@ -119,18 +118,14 @@ def run_scan(
 
     With `partial`, Ctrl-C does not raise: the scan holds what was done and says that it was `interrupted`.
     """
-    pairs = [(role, glob) for role, globs in (metrics or {}).items() for glob in _strings(f"metrics[{role!r}]", globs)]
     knobs: dict[str, Any] = {
-        "spike_ratio": float(spike_ratio),
-        "min_spikes": min_spikes,
-        "min_points": min_points,
-        "min_norm": float(min_norm),
-        "opening": opening,
-        "metrics": pairs,
-        "step": step,
-        "include": _strings("include", include),
-        "exclude": _strings("exclude", exclude),
+        **_rule_knobs(spike_ratio, min_spikes, min_points, min_norm, opening),
+        "metrics": arguments.metric_globs(metrics),
+        "step": None if step is None else arguments.text("step", step),
+        "include": arguments.patterns("include", include),
+        "exclude": arguments.patterns("exclude", exclude),
     }
+    threads = None if threads is None else arguments.integer("threads", threads)
     if progress is not None and progress is not False and not callable(progress):
         raise TypeError(f"progress: got {type(progress).__name__}, want None, False or a callable")
     drawn = progress_bar.auto() if progress is None else nullcontext(progress or None)
@@ -142,12 +137,12 @@ def run_scan(
 
 def scan_series(
     grad_norm: ArrayLike | None = None,
-    *,
     steps: ArrayLike | None = None,
     nan_count: ArrayLike | None = None,
     inf_count: ArrayLike | None = None,
     loss: ArrayLike | None = None,
     run: str = "run",
+    *,
     spike_ratio: float = 10.0,
     min_spikes: int = 3,
     min_points: int = 10,
@@ -177,16 +172,20 @@ def scan_series(
     for name, array in given.items():
         if len(array) != length:
             raise ValueError(f"{name}: got {len(array)} values, want {length} as in {first}")
-    knobs: dict[str, Any] = {
-        "spike_ratio": float(spike_ratio),
-        "min_spikes": min_spikes,
-        "min_points": min_points,
-        "min_norm": float(min_norm),
-        "opening": opening,
-    }
+    knobs = _rule_knobs(spike_ratio, min_spikes, min_points, min_norm, opening)
     start = time.perf_counter()
-    tables = _core.scan_series(run=run, **arrays, **knobs)  # type: ignore[arg-type]
+    tables = _core.scan_series(run=arguments.text("run", run), **arrays, **knobs)  # type: ignore[arg-type]
     return _finish(tables, knobs, time.perf_counter() - start)
+
+
+def _rule_knobs(spike_ratio: Any, min_spikes: Any, min_points: Any, min_norm: Any, opening: Any) -> dict[str, Any]:
+    return {
+        "spike_ratio": arguments.number("spike_ratio", spike_ratio),
+        "min_spikes": arguments.integer("min_spikes", min_spikes),
+        "min_points": arguments.integer("min_points", min_points),
+        "min_norm": arguments.number("min_norm", min_norm),
+        "opening": arguments.text("opening", opening),
+    }
 
 
 def _finish(tables: _core.ScanTables, knobs: dict[str, Any], seconds: float) -> Scan:
@@ -224,15 +223,18 @@ def _runs(frame: pl.DataFrame, min_points: int) -> pl.DataFrame:
 
 
 def _findings(frame: pl.DataFrame, series: pl.DataFrame) -> pl.DataFrame:
-    rows = {(run, metric): n for run, metric, n in series.select("run", "metric", "n").iter_rows()}
-    said, tries = [], []
-    for row in frame.iter_rows(named=True):
+    found = frame.select("run").unique()
+    ours = series.select("run", "metric", "n").join(found, on="run", how="semi")
+    rows = {(run, metric): n for run, metric, n in ours.iter_rows()}
+    said: list[str] = []
+    # Most findings share their list of actions: each distinct one becomes a value of polars once.
+    places: dict[tuple[str, ...], int] = {}
+    chosen: list[int] = []
+    for row in frame.drop("steps").iter_rows(named=True):
         said.append(wording.explanation(row, rows.get((row["run"], row["metric"]))))
-        tries.append(wording.actions(row))
-    texts = [
-        pl.Series("explanation", said, dtype=pl.String),
-        pl.Series("actions", tries, dtype=pl.List(pl.String)),
-    ]
+        chosen.append(places.setdefault(tuple(wording.actions(row)), len(places)))
+    tries = pl.Series("actions", [list(texts) for texts in places], dtype=pl.List(pl.String))
+    texts = [pl.Series("explanation", said, dtype=pl.String), tries.gather(chosen)]
     return _shaped("findings", frame.with_columns(texts))
 
 
@@ -240,14 +242,6 @@ def _suspicions(frame: pl.DataFrame) -> pl.DataFrame:
     said = [wording.suspicion_sentence(row) for row in frame.iter_rows(named=True)]
     texts = [pl.Series("sentence", said, dtype=pl.String), pl.lit("warning").alias("severity")]
     return _shaped("suspicions", frame.with_columns(texts))
-
-
-def _strings(name: str, value: str | Sequence[str]) -> list[str]:
-    items = [value] if isinstance(value, str) else list(value)
-    for item in items:
-        if not isinstance(item, str):
-            raise TypeError(f"{name}: got {type(item).__name__}, want a string or several")
-    return items
 
 
 # ---------------------------------------------------------------------------------------------- arrays
@@ -368,7 +362,8 @@ def assert_finite(batch: Any, step: int | None = None) -> None:
         f"{name}: {wording.plural(counted.nan, 'NaN', 'NaN')} and {counted.inf:,} Inf, first at index {counted.index}"
         for name, counted in bad.items()
     ]
-    at = "" if step is None else f"step {step:,}: "
+    # Whatever was passed as step, it must not stand between the caller and the NaN.
+    at = "" if step is None else f"step {step:,}: " if isinstance(step, int) else f"step {step}: "
     name, counted = next(iter(bad.items()))
     raise NonFiniteError(at + "; ".join(said), step=step, metric=name, value=_value(first, counted), findings=bad)
 
@@ -399,7 +394,6 @@ def _texts(value: Any) -> bool:
 def batch_stats(
     values: ArrayLike,
     offsets: ArrayLike | None = None,
-    *,
     spike_ratio: float = 10.0,
     threads: int | None = None,
 ) -> pl.DataFrame:
@@ -414,10 +408,12 @@ def batch_stats(
     apart. `threads`: None for one a core.
     """
     array = _floats("values", values)
-    if not spike_ratio > 0 or not np.isfinite(spike_ratio):
+    ratio = arguments.number("spike_ratio", spike_ratio)
+    if not ratio > 0 or not np.isfinite(ratio):
         raise ValueError(f"spike_ratio: got {spike_ratio!r}, want a positive number")
-    if threads is not None and threads < 1:
-        raise ValueError(f"threads: got {threads!r}, want None or at least 1")
+    threads = None if threads is None else arguments.integer("threads", threads)
+    if threads is not None and not 1 <= threads <= 4096:
+        raise ValueError(f"threads: got {threads!r}, want None or at least 1 and at most 4096")
     if offsets is None:
         if array.ndim != 2:
             raise ValueError(
@@ -426,12 +422,10 @@ def batch_stats(
         rows, length = array.shape
         if length == 0:  # rows without values have no length to divide by
             bounds = np.zeros(rows + 1, np.int64)
-            table = _core.batch_stats(
-                array.reshape(-1), offsets=bounds, spike_ratio=float(spike_ratio), threads=threads
-            )
+            table = _core.batch_stats(array.reshape(-1), offsets=bounds, spike_ratio=ratio, threads=threads)
         else:
             flat = np.ascontiguousarray(array).reshape(-1)
-            table = _core.batch_stats(flat, row_length=length, spike_ratio=float(spike_ratio), threads=threads)
+            table = _core.batch_stats(flat, row_length=length, spike_ratio=ratio, threads=threads)
         return pl.DataFrame(table)
     if array.ndim != 1:
         raise ValueError(f"values: got {array.ndim} dimensions of shape {array.shape}, want 1 together with offsets")
@@ -447,7 +441,7 @@ def batch_stats(
     if bounds[0] < 0 or bounds[-1] > len(array):
         raise ValueError(f"offsets: got values from {bounds[0]} to {bounds[-1]}, want them within 0 and {len(array)}")
     flat = np.ascontiguousarray(array)
-    table = _core.batch_stats(flat, offsets=bounds, spike_ratio=float(spike_ratio), threads=threads)
+    table = _core.batch_stats(flat, offsets=bounds, spike_ratio=ratio, threads=threads)
     return pl.DataFrame(table)
 
 
@@ -495,10 +489,11 @@ def read_all(
 
     Raises FileNotFoundError, `UnknownFormatError`, `AmbiguousFormatError`, `UnreadableRecordingError` or `LimitError`.
     """
-    text = os.fspath(path)
+    text = arguments.path("path", path)
     if not os.path.lexists(text):
         raise FileNotFoundError(f"{text}: no such file or directory")
-    pairs = [(role, glob) for role, globs in (metrics or {}).items() for glob in _strings(f"metrics[{role!r}]", globs)]
+    pairs = arguments.metric_globs(metrics)
+    step = None if step is None else arguments.text("step", step)
     return [_recording(data) for data in _core.read(text, metrics=pairs, step=step)]
 
 
@@ -509,7 +504,7 @@ def read(
 
     `path#run id` picks one of a file that holds many.
     """
-    text = os.fspath(path)
+    text = arguments.path("path", path)
     wanted: str | None = None
     if not os.path.lexists(text) and "#" in text:
         text, wanted = text.rsplit("#", 1)
@@ -576,8 +571,11 @@ def around(path: PathLike, step: int | None = None, window: int = 5, metrics: Se
     """The recorded metrics of one run around a step, bad cells marked: what `gradscan show` shows.
 
     `step`: None for the onset of the worst finding, else the end. `window`: rows before and after. `metrics`: names
-    or globs; without any, every series with a role.
+    or globs; without any, the series of the findings and of their evidence, then every other with a role.
     """
+    step = None if step is None else arguments.integer("step", step)
+    window = arguments.integer("window", window)
+    metrics = arguments.strings("metrics", metrics)
     recording = read(path)
     text = os.fspath(path)
     found = scan(text if os.path.lexists(text) else text.rsplit("#", 1)[0], progress=False)
@@ -589,9 +587,13 @@ def around(path: PathLike, step: int | None = None, window: int = 5, metrics: Se
     findings = [] if run is None else list(run.findings.iter_rows(named=True))
     if step is None and findings:
         step = findings[0]["onset_step"] if findings[0]["onset_step"] is not None else findings[0]["first_step"]
-    names, others = _shown_names(recording, metrics)
+    evidence = [item["metric"] for row in findings for item in row["evidence"] or ()]
+    bad = dict.fromkeys([*(row["metric"] for row in findings), *evidence])
+    pinned = [name for name in bad if name in recording.arrays]
+    names, others = _shown_names(recording, metrics, pinned)
+    pinned = names if metrics else pinned
     frame = recording.around(step, window, names)
-    empty = [] if metrics else [name for name in names if frame[name].null_count() == len(frame)]
+    empty = [name for name in names if name not in pinned and frame[name].null_count() == len(frame)]
     frame = frame.drop(empty)
     thresholds = _thresholds(found, run.series if run is not None else None, findings)
     marks = {
@@ -620,10 +622,11 @@ def around(path: PathLike, step: int | None = None, window: int = 5, metrics: Se
         sentences=said + ((problem,) if problem else ()),
         samples=captured,
         hidden=(*empty, *others),
+        pinned=tuple(pinned),
     )
 
 
-def _shown_names(recording: Recording, metrics: Sequence[str]) -> tuple[list[str], list[str]]:
+def _shown_names(recording: Recording, metrics: Sequence[str], pinned: Sequence[str]) -> tuple[list[str], list[str]]:
     if metrics:
         names = [name for name in recording.names if any(name == want or fnmatchcase(name, want) for want in metrics)]
         missing = [
@@ -635,8 +638,9 @@ def _shown_names(recording: Recording, metrics: Sequence[str]) -> tuple[list[str
     order = {role: place for place, role in enumerate(_SHOWN_ROLES)}
     names = [name for name in recording.names if recording.roles.get(name) in order]
     names.sort(key=lambda name: order[str(recording.roles[name])])
-    names = names or recording.names[:6]
-    return names, [name for name in recording.names if name not in names]
+    names = list(dict.fromkeys([*pinned, *names])) or recording.names[:6]
+    shown = set(names)
+    return names, [name for name in recording.names if name not in shown]
 
 
 def _thresholds(found: Scan, series: pl.DataFrame | None, findings: Sequence[Mapping[str, Any]]) -> dict[str, float]:
@@ -661,7 +665,7 @@ def _mark(value: float | None, role: str | None, threshold: float | None) -> str
         return "inf"
     if role in ("nan_count", "inf_count") and value > 0:
         return "count"
-    if role in ("grad_norm", "grad_norm_post_clip") and value == -1.0:
+    if role in ("grad_norm", "grad_norm_post_clip", "layer_grad_norm") and value == -1.0:
         return "alias"
     return "spike" if threshold is not None and value > threshold else None
 

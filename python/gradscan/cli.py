@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import IO, TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -85,6 +85,9 @@ FAIL_ON = ("nonfinite", "spikes", "opening", "suspect", "not-assessable", "unrea
 def exit_code(scan: Scan, fail_on: Sequence[str]) -> int:
     """The exit code of a finished scan; an empty `fail_on` means never: then 1 and 3 are 0."""
     if len(scan) == 0:
+        # A source that could not be read is a hole in the picture even where no recording is known to be in it.
+        if _holes(scan):
+            return INCOMPLETE if fail_on else OK
         return NOTHING
     if not fail_on:
         return OK
@@ -107,6 +110,12 @@ def exit_code(scan: Scan, fail_on: Sequence[str]) -> int:
     return INCOMPLETE if summary["unreadable"] or skipped else OK
 
 
+def _holes(scan: Scan) -> list[tuple[str, str]]:
+    """Source and detail of the faults that kept a whole source from being read."""
+    columns = scan.faults.select("severity", "source", "detail").iter_rows()
+    return [(source or "", detail or "") for severity, source, detail in columns if severity == "error"]
+
+
 def _fail_on(text: str) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(name.strip().replace("_", "-") for name in text.split(",") if name.strip()))
     if names == ("never",):
@@ -123,8 +132,25 @@ def _fail_on(text: str) -> tuple[str, ...]:
 
 
 def _fail(message: str, code: int = USAGE) -> NoReturn:
-    typer.echo("gradscan: " + "\n".join(escape(line) for line in message.split("\n")), err=True)
+    _say("gradscan: " + "\n".join(escape(line) for line in message.split("\n")))
     raise typer.Exit(code)
+
+
+def _say(text: str, dim: bool = False) -> None:
+    """A line to stderr, which may be closed or full: what is said there is never worth more than the exit code."""
+    try:
+        typer.secho(text, err=True, dim=True) if dim else typer.echo(text, err=True)
+    except (OSError, ValueError):
+        _silence(sys.stderr)
+
+
+def _silence(stream: IO[str] | None) -> None:
+    """Let what is left in the buffer of a broken stream go nowhere: Python would fail on it once more at exit."""
+    try:
+        if stream is not None:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    except (OSError, ValueError):
+        pass
 
 
 class _Interrupt:
@@ -166,32 +192,50 @@ def _errors() -> Iterator[None]:
         _fail(f"internal error, please report it: {error}", INTERNAL)
     except GradscanError as error:
         _fail(str(error), INCOMPLETE)
-    except (ValueError, KeyError, OSError) as error:
+    except (ValueError, KeyError, OSError, OverflowError) as error:
         _fail(_message(error))
 
 
 def _message(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {(error.strerror or 'input/output error').lower()}"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror.lower()
     return str(error.args[0]) if error.args else type(error).__name__
 
 
 # ---------------------------------------------------------------------------------------------- output
 
 
+def _terminal(stream: IO[str] | None) -> bool:
+    """Whether somebody watches; a stream that was closed before the start is None."""
+    return stream is not None and stream.isatty()
+
+
 def _color() -> bool:
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return _terminal(sys.stdout) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def _width() -> int:
     """Columns of the terminal; 100 where output goes to a file or a pipe, unless COLUMNS says otherwise."""
     from shutil import get_terminal_size
 
-    return get_terminal_size((80 if sys.stdout.isatty() else 100, 24)).columns
+    return get_terminal_size((80 if _terminal(sys.stdout) else 100, 24)).columns
 
 
 def _print(text: str) -> None:
-    """Results to stdout as UTF-8. A reader that closes the pipe early (`| head`) is no error."""
+    """Results to stdout; exit code 2 where they cannot be written."""
+    if not _written(text):
+        raise typer.Exit(USAGE)
+
+
+def _written(text: str) -> bool:
+    """Results to stdout as UTF-8; False, and a line on stderr, where the operating system refuses.
+
+    A reader that closes the pipe early (`| head`) and a closed stdout are no errors: nobody wants the rest.
+    """
+    if sys.stdout is None:
+        return True
     try:
         buffer = getattr(sys.stdout, "buffer", None)
         if buffer is None:
@@ -201,7 +245,12 @@ def _print(text: str) -> None:
             buffer.write(text.encode())
         sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _silence(sys.stdout)
+    except OSError as error:
+        _silence(sys.stdout)
+        _say(f"gradscan: stdout: {(error.strerror or 'output error').lower()}")
+        return False
+    return True
 
 
 def _version(value: bool) -> None:
@@ -243,7 +292,7 @@ def scan_command(
         ),
     ] = None,
     output: Annotated[
-        list[Path] | None,
+        list[str] | None,
         typer.Option(
             "--output",
             "-o",
@@ -316,16 +365,14 @@ def scan_command(
         from gradscan import report
 
         for path in outputs:
-            report.suffix_format(path)
-            if not path.parent.is_dir():
-                _fail(f"{path}: no such directory")
+            report.check_target(path)
         metrics = _metrics(metric or [])
         wanted = list(paths or [])
         if not wanted and files_from is None:
             raise typer.BadParameter("got none, want at least one file, directory or glob", param_hint="'PATH'")
         existing = paths_of_user.expand(wanted) if wanted else []
         if files_from is not None:
-            existing = list(dict.fromkeys([*existing, *_listed(files_from)]))
+            existing = paths_of_user.unique([*existing, *_listed(files_from)])
         if not existing:
             _fail("nothing to scan", NOTHING)
         from gradscan import api
@@ -352,14 +399,18 @@ def scan_command(
             _fail("interrupted before anything was done", interrupt.code)
     # From here on a ValueError is a defect and not a bad argument: only what the operating system refuses is told
     # in one line.
+    most = min(limit, sys.maxsize)
+    complete = _written(_rendered(result, format, table, limit=most, show_all=show_all, quiet=quiet))
     for path in outputs:
         try:
             report.write(result, path, chosen)
         except OSError as error:
-            _fail(_message(error))
-    _print(_rendered(result, format, table, limit=limit, show_all=show_all, quiet=quiet))
+            complete = False
+            _say(f"gradscan: {escape(_message(error))}")
     if not quiet:
         _warn(result)
+    if not complete:
+        raise typer.Exit(USAGE)
     raise typer.Exit(interrupt.code if result.interrupted else exit_code(result, fails))
 
 
@@ -382,12 +433,18 @@ def _warn(result: Scan) -> None:
     """What belongs to this call and not to its result: time and speed, and why there was nothing."""
     from gradscan.report.terminal import size
 
-    if len(result) == 0:
-        typer.echo("gradscan: nothing to scan: no recording was found", err=True)
+    holes = _holes(result) if len(result) == 0 else []
+    if holes:
+        for source, detail in holes[:5]:
+            _say("gradscan: " + escape(f"{source}: could not be read" + (f" ({detail})" if detail else "")))
+        if len(holes) > 5:
+            _say(f"gradscan: and {len(holes) - 5:,} more that could not be read")
+    elif len(result) == 0:
+        _say("gradscan: nothing to scan: no recording was found")
     elif result.seconds > 0:
         speed = size(int(result.bytes / result.seconds))
         text = f"read {size(result.bytes)} in {result.seconds:.2f} s, {speed}/s"
-        typer.secho(text, err=True, dim=True) if sys.stderr.isatty() and _color() else typer.echo(text, err=True)
+        _say(text, dim=_terminal(sys.stderr) and _color())
 
 
 def _metrics(pairs: Sequence[str]) -> Mapping[str, list[str]]:
@@ -404,7 +461,10 @@ def _metrics(pairs: Sequence[str]) -> Mapping[str, list[str]]:
 
 def _listed(source: str) -> list[str]:
     """Paths of a list, taken as they stand: a name in it is no pattern."""
+    if source == "-" and sys.stdin is None:
+        raise ValueError("--files-from: stdin is closed")
     content = sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
+    content = content.removeprefix(b"\xef\xbb\xbf")  # what Windows editors put before UTF-8
     separator = b"\0" if b"\0" in content else b"\n"
     names = [os.fsdecode(name.removesuffix(b"\r") if separator == b"\n" else name) for name in content.split(separator)]
     names = [name for name in names if name]
@@ -511,10 +571,13 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         run(args=arguments, prog_name="gradscan")
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
+    except OSError as error:  # help or a usage message that could not be printed
+        _silence(sys.stdout)
+        _say(f"gradscan: {escape(_message(error))}")
+        sys.exit(USAGE)
     except Exception:
         import traceback
 
-        traceback.print_exc()
-        typer.echo("gradscan: internal error, please report it with the lines above", err=True)
+        _say(traceback.format_exc() + "gradscan: internal error, please report it with the lines above")
         sys.exit(INTERNAL)
     sys.exit(OK)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 
-__all__ = ["PathLike", "expand"]
+from gradscan import arguments
+
+__all__ = ["PathLike", "expand", "unique"]
 
 PathLike = str | os.PathLike[str]
 
@@ -19,15 +21,14 @@ def expand(paths: PathLike | Iterable[PathLike]) -> list[str]:
 
     FileNotFoundError names what is missing; ValueError for an empty list.
     """
+    if isinstance(paths, (bytes, bytearray, Mapping)) or not isinstance(paths, (str, os.PathLike, Iterable)):
+        raise TypeError(f"paths: got {type(paths).__name__}, want str, Path or several of them")
     several = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
     if not several:
         raise ValueError("paths: got none, want at least one file, directory or glob")
     found: dict[str, None] = {}
     for path in several:
-        text = os.fspath(path)
-        if not isinstance(text, str):
-            raise TypeError(f"paths: got {type(text).__name__}, want str or Path")
-        text = os.path.expanduser(text)
+        text = os.path.expanduser(arguments.path("paths", path))
         # A name that exists is that file, even if it looks like a pattern. A broken link exists, too: it is an
         # outcome of the scan.
         if os.path.lexists(text):
@@ -39,7 +40,15 @@ def expand(paths: PathLike | Iterable[PathLike]) -> list[str]:
             found.update(dict.fromkeys(matches))
         else:
             raise FileNotFoundError(f"{text}: no such file or directory")
-    return list(found)
+    return unique(found)
+
+
+def unique(paths: Iterable[str]) -> list[str]:
+    """The paths without those that lead to the same file or directory as an earlier one."""
+    found: dict[str, str] = {}
+    for path in paths:
+        found.setdefault(os.path.realpath(path), path)
+    return list(found.values())
 
 
 def _glob(pattern: str) -> Iterator[str]:

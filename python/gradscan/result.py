@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import polars as pl
 
+from gradscan import arguments
 from gradscan.errors import GradPathologyError
 
 if TYPE_CHECKING:
@@ -304,21 +306,44 @@ class Scan:
         return iter(self.runs["run"].to_list())
 
     def __contains__(self, run: object) -> bool:
-        return isinstance(run, str) and len(self.runs.filter(pl.col("run") == run)) > 0
+        return isinstance(run, str) and run in self._places["runs"]
 
     def __getitem__(self, run: str) -> Run:
-        rows = self.runs.filter(pl.col("run") == run)
-        if len(rows) == 0:
+        at = self._places["runs"].get(run) if isinstance(run, str) else None
+        if at is None:
             import difflib
 
-            near = difflib.get_close_matches(run, list(self), n=3)
+            near = [] if not isinstance(run, str) else difflib.get_close_matches(run, list(self), n=3)
             hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
             raise KeyError(f"no run {run!r} among {len(self):,}{hint}")
-        tables = {name: self.table(name).filter(pl.col("run") == run) for name in ("findings", "series", "suspicions")}
-        source = rows["source"][0]
-        of_run = (pl.col("run") == run) | (pl.col("run").is_null() & (pl.col("source") == source))
-        tables["faults"] = self.faults.filter(of_run)
-        return Run(rows.row(0, named=True), tables)
+        row = self.runs.row(at[0], named=True)
+        tables = {}
+        for name in ("findings", "series", "suspicions", "faults"):
+            places = self._places[name].get(run, [])
+            if name == "faults":  # those of a file that belong to no single run of it
+                places = sorted([*places, *self._places["sources"].get(row["source"], [])])
+            tables[name] = self.table(name)[places]
+        return Run(row, tables)
+
+    @cached_property
+    def _places(self) -> dict[str, dict[str, list[int]]]:
+        """The rows of each run in each table, and under `sources` the faults without a run by their source."""
+
+        def places(frame: pl.DataFrame, key: str) -> dict[str, list[int]]:
+            rows: dict[str, list[int]] = {}
+            for row, value in enumerate(frame[key].to_list()):
+                rows.setdefault(value, []).append(row)
+            return rows
+
+        found = {name: places(self.table(name), "run") for name in ("runs", "findings", "series", "suspicions")}
+        found["faults"] = places(self.faults, "run")
+        found["sources"] = {}
+        for row in found["faults"].pop(cast("str", None), []):
+            found["sources"].setdefault(self.faults["source"][row], []).append(row)
+        return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_places"}
 
     def summary(self) -> dict[str, Any]:
         """Counts: runs by status, findings by check and phase, faults, skipped files, bytes read."""
@@ -347,11 +372,11 @@ class Scan:
         opening of a training never raise. The error has the `run`, `step`, `metric` and `value` of the first of
         them, and all of them in `findings`.
         """
-        wanted = ("nonfinite", "spikes") if checks is None else (checks,) if isinstance(checks, str) else tuple(checks)
+        wanted = ("nonfinite", "spikes") if checks is None else tuple(arguments.strings("checks", checks))
         unknown = [name for name in wanted if name not in ("nonfinite", "spikes")]
         if unknown:
             raise ValueError(f"checks: got {unknown[0]!r}, want 'nonfinite' or 'spikes'")
-        if not 0.0 <= min_confidence <= 1.0:
+        if not 0.0 <= arguments.number("min_confidence", min_confidence) <= 1.0:
             raise ValueError(f"min_confidence: got {min_confidence!r}, want a number from 0 to 1")
         bad = self.findings.filter(
             pl.col("check").is_in(wanted)
@@ -490,6 +515,7 @@ class Recording:
         if step is not None and len(frame):
             later = np.flatnonzero(frame["step"].to_numpy() >= step)
             at = int(later[0]) if len(later) else len(frame) - 1
+        window = min(window, len(frame))
         start = max(0, at - window)
         return frame.slice(start, max(0, at + window + 1 - start))
 
@@ -503,7 +529,7 @@ class View:
     """What `gradscan show` shows: rows of a recording around a step, bad cells marked, and the samples captured there.
 
     `marks` maps (row of `frame`, column) to `nan`, `inf`, `alias`, `count` or `spike`. `samples` is a polars frame
-    or None.
+    or None. `pinned` columns are shown whatever the width, `hidden` names series that are not in `frame`.
     """
 
     run: str
@@ -516,3 +542,4 @@ class View:
     sentences: tuple[str, ...] = ()
     samples: pl.DataFrame | None = None
     hidden: tuple[str, ...] = ()
+    pinned: tuple[str, ...] = ()

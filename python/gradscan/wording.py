@@ -304,6 +304,7 @@ def reason(
         "damaged-signal": f"the gradient norm was recorded, but could not be read: {detail}",
         "io-error": f"it could not be read: {detail or 'input/output error'}",
         "limit": f"it passes a limit: {detail or 'see the faults'}",
+        "link": detail or "it is a symbolic link, not followed",
         "not-a-file": "it is no regular file",
         "not-a-recording": detail or "no reader recognises it",
         "version": f"its format has a version that is not known: {detail or 'see the faults'}",
@@ -585,6 +586,8 @@ def explain(name: str) -> str:
 
     Raises `ValueError` for a name that does not exist; the message lists those that do.
     """
+    if not isinstance(name, str):
+        raise TypeError(f"name: got {name!r}, want a check, suspicion, note or status as a string")
     key = name.strip().lower()
     topic = TOPICS.get(key) or TOPICS.get(key.replace("_", "-")) or TOPICS.get(key.replace("-", "_"))
     if topic is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -298,6 +299,9 @@ def test_batch_stats_of_nothing() -> None:
         ({"values": np.zeros((2, 2)), "spike_ratio": 0}, ValueError, "spike_ratio: got 0, want a positive number"),
         ({"values": np.zeros((2, 2)), "spike_ratio": math.nan}, ValueError, "spike_ratio: got nan"),
         ({"values": np.zeros((2, 2)), "threads": 0}, ValueError, "threads: got 0"),
+        ({"values": np.zeros((2, 2)), "threads": 2**70}, ValueError, "threads: got 1180591620717411303424"),
+        ({"values": np.zeros((2, 2)), "threads": 1.5}, TypeError, "threads: got 1.5, want a whole number"),
+        ({"values": np.zeros((2, 2)), "spike_ratio": "x"}, TypeError, "spike_ratio: got 'x', want a number"),
     ],
 )
 def test_batch_stats_refuses(arguments: dict[str, Any], kind: type[Exception], message: str) -> None:
@@ -340,8 +344,67 @@ def test_scan_series() -> None:
         ({"grad_norm": ["a"]}, TypeError, "grad_norm: got dtype <U1"),
         ({"grad_norm": [1.0], "nan_count": [math.nan]}, ValueError, "nan_count: got nan at position 0"),
         ({"grad_norm": [1.0], "steps": [2**64 - 1]}, ValueError, "steps: got 18446744073709551615"),
+        ({"grad_norm": [1.0], "run": 5}, TypeError, "run: got 5, want a string"),
+        ({"grad_norm": [1.0], "min_norm": None}, TypeError, "min_norm: got None, want a number"),
+        ({"grad_norm": [1.0], "min_points": 2.5}, TypeError, "min_points: got 2.5, want a whole number"),
     ],
 )
 def test_scan_series_refuses(arguments: dict[str, Any], kind: type[Exception], message: str) -> None:
     with pytest.raises(kind, match=message):
         gs.scan_series(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("knobs", "kind", "message"),
+    [
+        ({"spike_ratio": "x"}, TypeError, "spike_ratio: got 'x', want a number"),
+        ({"spike_ratio": 10**400}, ValueError, "spike_ratio: got a number of more than 308 digits"),
+        ({"min_norm": [1.0]}, TypeError, r"min_norm: got \[1.0\], want a number"),
+        ({"min_spikes": True}, TypeError, "min_spikes: got True, want a whole number"),
+        ({"min_spikes": 2**63}, ValueError, "min_spikes: got 9223372036854775808"),
+        ({"min_points": "3"}, TypeError, "min_points: got '3', want a whole number"),
+        ({"threads": 1.0}, TypeError, "threads: got 1.0, want a whole number"),
+        ({"metrics": ["loss"]}, TypeError, r"metrics: got \['loss'\], want a mapping"),
+        ({"metrics": {"loss": 5}}, TypeError, r"metrics\['loss'\]: got 5, want a string or several"),
+        ({"metrics": {5: "loss"}}, TypeError, "metrics: got the role 5, want a string"),
+        ({"metrics": {"loss": ""}}, ValueError, r"metrics\['loss'\]: got an empty name"),
+        ({"step": 5}, TypeError, "step: got 5, want a string"),
+        ({"opening": None}, TypeError, "opening: got None, want a string"),
+        ({"include": 5}, TypeError, "include: got 5, want a string or several"),
+        ({"exclude": b"x"}, TypeError, "exclude: got b'x', want a string or several"),
+        ({"exclude": [b"x"]}, TypeError, "exclude: got b'x', want a string or several"),
+        ({"include": ["*", ""]}, ValueError, "include: got an empty pattern"),
+        ({"exclude": "!x"}, ValueError, "exclude: got '!x', want a glob that does not begin"),
+    ],
+)
+def test_scan_refuses(tmp_path: Path, knobs: dict[str, Any], kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=message):
+        gs.scan(tmp_path, **knobs)
+
+
+def test_arguments_by_position(tmp_path: Path) -> None:
+    scan = gs.scan(tmp_path, 5.0, 2, 20, 0.5, "strict", {"loss": "l"}, "tick", ["a"], ["b"], 1, False)
+    assert scan.knobs == {
+        "spike_ratio": 5.0,
+        "min_spikes": 2,
+        "min_points": 20,
+        "min_norm": 0.5,
+        "opening": "strict",
+        "metrics": [("loss", "l")],
+        "step": "tick",
+        "include": ["a"],
+        "exclude": ["b"],
+    }
+    found = gs.scan_series(np.ones(3), [5, 6, 7], [0, 1, 0], [0, 0, 0], np.ones(3), "mine")
+    assert found["mine"].first_step == 6
+    assert gs.batch_stats([1.0, 1.0, 1.0, 8.0], [0, 4], 5.0, 1)["spikes"].to_list() == [1]
+
+
+def test_a_bad_argument_never_hides_the_damage() -> None:
+    with pytest.raises(gs.NonFiniteError, match="step a: array: 1 NaN"):
+        gs.assert_finite(np.array([np.nan]), step="a")  # type: ignore[arg-type]
+    for wrong in (5, None, b"x"):
+        with pytest.raises(TypeError, match="path: got"):
+            gs.read(wrong)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="name: got None"):
+        gs.explain(None)  # type: ignore[arg-type]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import io
 import json
+import math
 import os
 import signal
 import subprocess
@@ -35,6 +37,7 @@ SPIKES = frames.scan([frames.damaged(frames.spikes())], [frames.spikes()])
 OPENING = frames.scan([frames.run(status="opening")], [frames.spikes(phase="opening", severity="warning")])
 FAULT = {"run": "r", "source": "r", "kind": "bad-checksum", "place": "byte 7", "detail": "", "severity": "warning"}
 CUT = FAULT | {"kind": "truncated", "severity": "info"}
+NO_ROOT = FAULT | {"run": None, "source": "archive", "kind": "io", "severity": "error", "detail": "permission denied"}
 BOTH_CLAIM = FAULT | {"kind": "ambiguous"}
 DEFAULT = ("nonfinite", "spikes")
 
@@ -63,6 +66,10 @@ DEFAULT = ("nonfinite", "spikes")
         (NAN, (), 0),
         (frames.scan([]), DEFAULT, 4),
         (frames.scan([]), (), 4),
+        # A root that cannot be read is not the same as one without recordings.
+        (frames.scan([], faults=[NO_ROOT]), DEFAULT, 3),
+        (frames.scan([], faults=[NO_ROOT]), (), 0),
+        (frames.scan([], faults=[CUT]), DEFAULT, 4),
         # Damage comes before an incomplete picture.
         (frames.scan([frames.damaged(frames.finding())], [frames.finding()], faults=[FAULT]), DEFAULT, 1),
     ],
@@ -80,6 +87,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
     calls: list[dict[str, Any]] = []
     monkeypatch.chdir(tmp_path)
     (tmp_path / "archive").mkdir()
+    (tmp_path / "folder.json").mkdir()
 
     def call(arguments: list[str], scan: Scan = NAN, stdin: str | None = None) -> Any:
         def scanned(paths: list[str], **knobs: Any) -> Scan:
@@ -124,7 +132,25 @@ def test_output_files(run: Any) -> None:
     assert json.loads(Path("a.json").read_text())["findings"]
     assert Path("b.csv").read_text().startswith("run,directory,source")
     assert Path("c.md").read_text().startswith("# gradscan")
-    assert len(list(Path().iterdir())) == 4
+    assert len(list(Path().iterdir())) == 5
+
+
+def test_an_unreadable_root_is_named(run: Any) -> None:
+    result = run(["scan", "archive"], frames.scan([], faults=[NO_ROOT]))
+    assert "archive: could not be read (permission denied)" in result.stderr
+    assert "no recording was found" not in result.stderr
+
+
+def test_an_output_file_that_fails_afterwards_costs_no_result(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(source: object, destination: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(source))
+
+    monkeypatch.setattr("os.replace", fail)
+    result = run(["scan", "archive", "-o", "./a.json", "-o", "b.csv"])
+    assert result.exit_code == 2
+    assert "llama/run-1" in result.stdout
+    assert "gradscan: ./a.json: no space left on device\ngradscan: b.csv: no space" in result.stderr
+    assert ".tmp" not in result.stderr
 
 
 def test_tables(run: Any) -> None:
@@ -168,6 +194,7 @@ def test_knobs_reach_the_scan(run: Any) -> None:
         (["scan", "archive", "--metric", "grad_norm"], "got 'grad_norm', want ROLE=GLOB"),
         (["scan", "archive", "-o", "report.xlsx"], "got suffix '.xlsx', want one of .json"),
         (["scan", "archive", "-o", "no/where.json"], "no/where.json: no such directory"),
+        (["scan", "archive", "-o", "folder.json"], "folder.json: is a directory"),
         (["scan", "archive", "--format", "xml"], "xml"),
         (["scan", "archive", "--opening", "maybe"], "maybe"),
         (["scan", "archive", "--threads", "0"], "--threads"),
@@ -198,6 +225,8 @@ def test_files_from(run: Any) -> None:
     assert run(["scan", "archive", "--files-from", "-"], stdin="archive\n").calls[-1]["paths"] == ["archive"]
     assert run(["scan", "--files-from", "-"], stdin="a b.json\0[x].json\0").calls[-1]["paths"][1] == "[x].json"
     assert run(["scan", "--files-from", "-"], stdin="a b.json\nmissing\n").exit_code == 2
+    Path("list").write_bytes(b"\xef\xbb\xbfa b.json\n./a b.json\n")
+    assert run(["scan", "a b.json", "--files-from", "list"]).calls[-1]["paths"] == ["a b.json"]
     empty = run(["scan", "--files-from", "-"], stdin="")
     assert (empty.exit_code, "nothing to scan" in empty.stderr) == (4, True)
 
@@ -282,13 +311,15 @@ def test_expand(tree: Path, pattern: str, found: list[str]) -> None:
 
 
 def test_expand_several_once_each(tree: Path) -> None:
+    assert paths.expand(["a", "./a", "a/", tree / "a", "d/../a"]) == ["a"]
     assert paths.expand(["a/x.json", Path("a"), "a/x.json", "a/*.json"]) == ["a/x.json", "a"]
     with pytest.raises(ValueError, match="paths: got none"):
         paths.expand([])
     with pytest.raises(FileNotFoundError, match="q/x: no such file"):
         paths.expand(["a", "q/x"])
-    with pytest.raises(TypeError, match="paths: got bytes"):
-        paths.expand([b"a"])  # type: ignore[list-item]
+    for wrong, says in (([b"a"], "bytes"), (b"a", "bytes"), (5, "int"), (None, "NoneType"), ([5], "int")):
+        with pytest.raises(TypeError, match=f"paths: got {says}"):
+            paths.expand(wrong)  # type: ignore[arg-type]
 
 
 # ------------------------------------------------------------------------------------------- signals
@@ -354,6 +385,37 @@ def test_a_closed_pipe_keeps_the_exit_code() -> None:
     _, err = process.communicate(timeout=20)
     assert process.returncode == 0, err
     assert b"Traceback" not in err
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+@pytest.mark.parametrize(
+    ("arguments", "redirect", "code", "says"),
+    [
+        ("scan .", ">/dev/full", 2, b"gradscan: stdout: no space left on device\n"),
+        ("explain", ">/dev/full", 2, b"gradscan: stdout: no space left on device\n"),
+        ("--help", ">/dev/full", 2, b"no space left on device\n"),
+        ("scan .", ">&-", 0, b"read 7 B"),
+        ("scan .", "2>&-", 0, b""),
+        ("scan .", "2>/dev/full", 0, b""),
+        ("scan nowhere", "2>&-", 2, b""),
+        ("scan nowhere", "2>/dev/full", 2, b""),
+        ("frobnicate", "2>/dev/full", 2, b""),
+        ("scan .", ">&- 2>&-", 0, b""),
+    ],
+)
+def test_full_and_closed_streams(arguments: str, redirect: str, code: int, says: bytes, tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    script = STOPPED.format(tests=str(Path(__file__).parent)).replace("time.sleep(30)", "pass")
+    script = script.replace('print("started", file=sys.stderr, flush=True)', "")
+    script = script.replace('main(["scan", "."])', f"main({arguments.split()!r})")
+    (tmp_path / "script.py").write_text(script)
+    command = f'"{sys.executable}" script.py {redirect}'
+    done = subprocess.run(
+        ["sh", "-c", command], check=False, capture_output=True, env=environment, cwd=tmp_path, timeout=60
+    )
+    assert done.returncode == code, done
+    assert says in done.stderr
+    assert b"Traceback" not in done.stderr + done.stdout
 
 
 # ------------------------------------------------------------------------------------------- progress
@@ -458,3 +520,33 @@ def test_show_marks_the_onset_of_a_demo_run(tmp_path: Path) -> None:
     several = CliRunner().invoke(cli.app, ["show", str(tmp_path / "demo" / "rl")])
     assert several.exit_code == 2
     assert "want the path of one" in several.stderr
+
+
+@needs_core
+@pytest.mark.parametrize("option", ["--min-spikes", "--min-points", "--threads"])
+def test_a_number_too_large_is_a_usage_error(tmp_path: Path, option: str) -> None:
+    result = CliRunner().invoke(cli.app, ["scan", str(tmp_path), option, "9" * 20])
+    assert result.exit_code == 2
+    assert f"{option[2:].replace('-', '_')}: got {'9' * 20}" in result.stderr
+
+
+@needs_core
+def test_show_always_has_the_columns_of_the_finding(tmp_path: Path) -> None:
+    bad = "train/actor/the_gradient_norm_of/some_very_long_module_name/grad_norm"
+    lines = [
+        {"step": step, **{f"loss/part_{n}": 1.0 for n in range(20)}, "loss": 1.0, bad: math.nan if step == 40 else 0.5}
+        for step in range(50)
+    ]
+    path = tmp_path / "run.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    result = CliRunner().invoke(cli.app, ["show", str(path)], env={"COLUMNS": "60"})
+    assert result.exit_code == 0, result.stderr
+    here = next(line for line in result.stdout.split("\n") if line.startswith(">"))
+    assert here.split()[1:3] == ["40", "NaN!"]
+    assert "…" in result.stdout
+    wide = CliRunner().invoke(cli.app, ["show", str(path), "--window", str(2**63 - 1), "--step", "7"])
+    assert (wide.exit_code, wide.stdout.count("NaN!")) == (0, 1)
+    huge = CliRunner().invoke(cli.app, ["show", str(path), "--step", "9" * 20])
+    assert (huge.exit_code, "step: got 99999999999999999999" in huge.stderr) == (2, True)
+    view = json.loads(CliRunner().invoke(cli.app, ["show", str(path), "-f", "json"]).stdout)
+    assert view["bad"] == [{"row": 5, "step": 40, "metric": bad, "kind": "nan"}]

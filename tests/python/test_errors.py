@@ -54,5 +54,9 @@ def test_raise_if_damaged_can_be_narrowed() -> None:
     scan.raise_if_damaged(checks=["spikes"])  # spikes of the opening are no damage
     with pytest.raises(ValueError, match="checks: got 'nan'"):
         scan.raise_if_damaged(checks="nan")
+    with pytest.raises(TypeError, match="checks: got 5, want a string or several"):
+        scan.raise_if_damaged(checks=5)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="min_confidence: got 'x', want a number"):
+        scan.raise_if_damaged(min_confidence="x")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="min_confidence: got 2"):
         scan.raise_if_damaged(min_confidence=2)

@@ -17,15 +17,16 @@ PACKAGE = Path(__file__).resolve().parents[2] / "python" / "gradscan"
 MAY: dict[str, set[str]] = {
     "__init__": {"api", "errors", "result", "wording"},
     "__main__": {"cli"},
+    "arguments": set(),
     "errors": set(),
     "wording": set(),
     "progress": set(),
-    "paths": set(),
+    "paths": {"arguments"},
     "demo": set(),
     "samples": set(),
-    "result": {"errors"},
+    "result": {"arguments", "errors"},
     "report": {"result", "report"},
-    "api": {"_core", "errors", "paths", "progress", "result", "samples", "wording", "__init__"},
+    "api": {"_core", "arguments", "errors", "paths", "progress", "result", "samples", "wording", "__init__"},
     "cli": {"_core", "api", "demo", "errors", "paths", "report", "result", "wording", "__init__"},
 }
 
@@ -33,7 +34,7 @@ MAY: dict[str, set[str]] = {
 DEFERRED = {("result", "report")}
 
 # Modules that a start of the command line loads: they must not import what takes long.
-LIGHT = {"__init__", "__main__", "errors", "wording", "progress", "paths", "demo", "cli"}
+LIGHT = {"__init__", "__main__", "arguments", "errors", "wording", "progress", "paths", "demo", "cli"}
 HEAVY = {"numpy", "polars"}
 
 

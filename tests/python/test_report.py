@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv as stdlib_csv
 import io
 import json
+import math
 import pickle
 import re
 from collections.abc import Sequence
@@ -164,8 +165,12 @@ def test_write_refuses_what_it_does_not_know(scan: Scan, tmp_path: Path) -> None
         scan.write(tmp_path / "out.xlsx")
     with pytest.raises(ValueError, match="table: got 'finding', want one of findings"):
         scan.write(tmp_path / "out.csv", table="finding")
-    with pytest.raises(FileNotFoundError):
+    for render in (scan.to_html, scan.to_markdown):
+        with pytest.raises(ValueError, match="table: got 'bad'"):
+            render("bad")
+    with pytest.raises(FileNotFoundError) as caught:
         scan.write(tmp_path / "nowhere" / "out.csv")
+    assert caught.value.filename == str(tmp_path / "nowhere" / "out.csv")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -181,6 +186,59 @@ def test_write_is_atomic(scan: Scan, tmp_path: Path, monkeypatch: pytest.MonkeyP
         scan.write(target)
     assert target.read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["out.json"]
+
+
+def test_write_keeps_the_mode(scan: Scan, tmp_path: Path) -> None:
+    target = tmp_path / "out.json"
+    target.write_text("old")
+    target.chmod(0o640)
+    scan.write(target)
+    assert target.stat().st_mode & 0o777 == 0o640
+    assert json.loads(target.read_text())["schema"] == 1
+
+
+def test_runs_are_found_whatever_the_order_of_the_rows() -> None:
+    first, second = frames.finding(run="a"), frames.finding(run="b")
+    fault = {"kind": "truncated", "place": "", "detail": "", "severity": "info"}
+    faults = [
+        fault | {"run": None, "source": "b.jsonl"},
+        fault | {"run": "a", "source": "a.jsonl"},
+        fault | {"run": "b", "source": "b.jsonl"},
+    ]
+    runs = [frames.run(run=name, source=f"{name}.jsonl") for name in ("a", "b", "c")]
+    scan = frames.scan(runs, [first, second, first], faults=faults)
+    assert [len(scan[name].findings) for name in scan] == [2, 1, 0]
+    assert [len(scan[name].faults) for name in scan] == [1, 2, 0]
+    assert pickle.loads(pickle.dumps(scan))["b"].findings["run"].to_list() == ["b"]
+    for wrong in (0, None):
+        assert wrong not in scan
+        with pytest.raises(KeyError, match=f"no run {wrong} among 3"):
+            scan[wrong]  # type: ignore[index]
+
+
+def test_json_rows_turn_what_json_does_not_know() -> None:
+    frame = pl.DataFrame(
+        {
+            "a": [1.5, math.nan, None, -math.inf],
+            "b": [[{"x": math.inf}], [], None, [{"x": 1.0}]],
+            "c": ["\x9b", "é", None, ""],
+            "d": [[1], [], None, [2]],
+        }
+    )
+    assert json_report.rows(frame) == [json_report.dump(row) for row in frame.iter_rows(named=True)]
+    assert json.loads(json_report.rows(frame)[1])["a"] == "NaN"
+
+
+def test_view_shortens_names_and_never_leaves_out_a_pinned_column() -> None:
+    names = [f"layer.{n}.{'x' * 40}.grad_norm" for n in range(12)]
+    frame = pl.DataFrame({"step": [1], "loss": [1.0]} | {name: [0.5] for name in names})
+    view = View(run="r", format="jsonl", status="damaged", step=1, frame=frame, marks={}, roles={}, pinned=tuple(names))
+    lines = terminal.view(view, width=60).split("\n")
+    assert sum(line.count(" 0.5") for line in lines) == len(names)
+    assert all(len(line) <= 60 for line in lines if line.startswith((">", "  ")))
+    titles = [title for line in lines if line.startswith("  step") for title in line.split()[1:] if title != "loss"]
+    assert len(set(titles)) == len(titles) == len(names)
+    assert sum(title.startswith("…1") for title in titles) == 3
 
 
 def test_write_keeps_a_link(scan: Scan, tmp_path: Path) -> None:

@@ -170,7 +170,7 @@ REASONS = [
 
 @pytest.mark.parametrize("code", REASONS)
 def test_every_reason_is_a_sentence(code: str) -> None:
-    for detail in (None, "", "7"):
+    for detail in (None, "", "7 bytes"):
         text = wording.reason(code, detail)
         assert text is not None
         assert " " in text

@@ -63,6 +63,8 @@ def json_text(document: str) -> str:
     `json.dumps(ensure_ascii=False)` escapes only C0; such characters can stand in strings alone, so a substitution
     keeps the document's meaning.
     """
+    if document.isascii() and "\x7f" not in document:  # most rows: nothing to look for
+        return document
     return _JSON_UNSAFE.sub(_json_code, document)
 
 

@@ -43,9 +43,9 @@ _SENTENCE = ' style="min-width: 24rem; text-align: left"'
 
 def render(scan: Scan, table: str = "findings") -> str:
     """A whole page: the counts and one table."""
+    frame = scan.table(table)
     columns = COLUMNS[table]
-    rows = scan.table(table).select(columns).iter_rows()
-    body = _table(columns, rows) if len(scan.table(table)) else f"<p>No {escape(table)}.</p>"
+    body = _table(columns, frame.select(columns).iter_rows()) if len(frame) else f"<p>No {escape(table)}.</p>"
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from gradscan.result import Scan, View
 
-__all__ = ["SCHEMA", "dump", "plain", "render", "view"]
+__all__ = ["SCHEMA", "dump", "plain", "render", "rows", "view"]
 
 SCHEMA = 1
 
@@ -61,9 +61,37 @@ def render(scan: Scan) -> str:
 
 
 def _rows(frame: pl.DataFrame) -> str:
-    if len(frame) == 0:
-        return "[]"
-    return "[\n" + ",\n".join(dump(row) for row in frame.iter_rows(named=True)) + "\n]"
+    return "[\n" + ",\n".join(rows(frame)) + "\n]" if len(frame) else "[]"
+
+
+def rows(frame: pl.DataFrame) -> list[str]:
+    """Each row of a table as one line of strict JSON, safe to print on a terminal.
+
+    Only columns whose type can hold what JSON does not know are walked through.
+    """
+    columns = []
+    for column in frame.iter_columns():
+        values = column.to_list()
+        columns.append([plain(value) for value in values] if _needs_care(column) else values)
+    names = frame.columns
+    encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False).encode
+    return [json_text(encode(dict(zip(names, row, strict=True)))) for row in zip(*columns, strict=True)]
+
+
+def _needs_care(column: pl.Series) -> bool:
+    if column.dtype.is_float():
+        return not bool(column.is_finite().all())
+    return _holds_floats_or_times(column.dtype)
+
+
+def _holds_floats_or_times(dtype: Any) -> bool:
+    inner = getattr(dtype, "inner", None)
+    if inner is not None:
+        return _holds_floats_or_times(inner)
+    fields = getattr(dtype, "fields", None)
+    if fields is not None:
+        return any(_holds_floats_or_times(field.dtype) for field in fields)
+    return bool(dtype.is_float() or dtype.is_temporal())
 
 
 def view(view: View) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gradscan.report.json import dump
+from gradscan.report.json import rows
 
 if TYPE_CHECKING:
     from gradscan.result import Scan
@@ -14,4 +14,4 @@ __all__ = ["render"]
 
 def render(scan: Scan, table: str = "findings") -> str:
     """The rows of one table; the empty string for none."""
-    return "".join(dump(row) + "\n" for row in scan.table(table).iter_rows(named=True))
+    return "".join(row + "\n" for row in rows(scan.table(table)))

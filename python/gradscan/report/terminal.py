@@ -489,22 +489,34 @@ def view(view: View, *, width: int = 80, color: bool = False) -> str:
         page.line(("no rows", "dim"))
         return page.text()
     columns = [name for name in view.frame.columns if name != "time"]
-    shown, used = ["step"], 2 + max(len("step"), *(len(_step(step)) for step in view.frame["step"]))
+    pinned = set(view.pinned)
+    columns[1:] = sorted(columns[1:], key=lambda name: name not in pinned)
+    # A long name is cut in its middle; a column that was asked for or that is bad is
+    # never left out: what does not fit goes into a further block of rows.
+    titles = _titles(columns[1:], max(16, page.width // 4))
+    blocks: list[list[str]] = []
+    shown, start = ["step"], 2 + max(len("step"), *(len(_step(step)) for step in view.frame["step"]))
     body: dict[str, list[str]] = {"step": [_step(step) for step in view.frame["step"]]}
-    hidden = list(view.hidden)
+    used, hidden = start, list(view.hidden)
     for name in columns[1:]:
         texts = []
         for row, value in enumerate(view.frame[name]):
             mark = view.marks.get((row, name))
             texts.append(_value(value) + (" " if mark is None else "^" if mark == "spike" else "!"))
-        wide = max(cell_len(escape(name)) + 1, *(cell_len(text) for text in texts))
+        wide = max(cell_len(titles[name]), *(cell_len(text) for text in texts))
         if used + wide + 2 > page.width and len(shown) > 1:
-            hidden.append(name)
-            continue
+            if name not in pinned:
+                hidden.append(name)
+                continue
+            blocks.append(shown)
+            shown, used = ["step"], start
         shown.append(name)
         body[name] = texts
         used += wide + 2
-    _rows(page, view, shown, body)
+    for number, block in enumerate([*blocks, shown]):
+        if number:
+            page.blank()
+        _rows(page, view, block, body, titles)
     if view.marks:
         page.blank()
         page.line(("! not finite   ^ spike", "dim"))
@@ -518,12 +530,31 @@ def view(view: View, *, width: int = 80, color: bool = False) -> str:
     return page.text()
 
 
-def _rows(page: _Page, view: View, shown: Sequence[str], body: dict[str, list[str]]) -> None:
-    wide = {name: max(cell_len(escape(name)) + (name != "step"), *map(cell_len, body[name])) for name in shown}
+def _titles(names: Sequence[str], most: int) -> dict[str, str]:
+    """Names as column titles of at most that many cells and room for a mark; those cut alike show where they differ."""
+    cut: dict[str, list[str]] = {}
+    for name in names:
+        cut.setdefault(_fit(escape(name), most), []).append(name)
+    titles = {"step": "step"}
+    for short, alike in cut.items():
+        first, last = min(map(escape, alike)), max(map(escape, alike))
+        same = next((place for place, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), 0)
+        shared = first[: max(first.rfind(mark, 0, same) for mark in "/._") + 1]
+        for name in alike:
+            text = short
+            if len(alike) > 1:
+                text = "…" + escape(name)[len(shared) :]
+                while cell_len(text) > most:
+                    text = text.removesuffix("…")[:-1] + "…"
+            titles[name] = text + " "
+    return titles
+
+
+def _rows(page: _Page, view: View, shown: Sequence[str], body: dict[str, list[str]], titles: dict[str, str]) -> None:
+    wide = {name: max(cell_len(titles[name]), *map(cell_len, body[name])) for name in shown}
     head = Text("  ", "dim")
     for name in shown:
-        title = escape(name) + ("" if name == "step" else " ")
-        head.append(_pad(_fit(title, wide[name]), wide[name], right=True) + "  ")
+        head.append(_pad(titles[name], wide[name], right=True) + "  ")
     head.rstrip()
     page._console.print(head, soft_wrap=True)
     for row in range(len(view.frame)):
