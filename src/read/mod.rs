@@ -11,6 +11,7 @@ pub mod jsonl;
 mod parquet_columns;
 #[cfg(feature = "parquet")]
 pub mod rlprobe;
+mod series;
 #[cfg(test)]
 pub(crate) mod testing;
 
