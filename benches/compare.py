@@ -33,6 +33,7 @@ import bottleneck
 import numpy as np
 import numpy.typing as npt
 import polars as pl
+import pyarrow as pa
 import pyarrow.parquet as pq
 from rlprobe.doctor import REGISTRY, diagnose
 from rlprobe.schemas import Event, RunManifest, StepRecord
@@ -645,16 +646,34 @@ def rlprobe_itself(lab: Lab) -> Race:
     return Race(lambda: lab.scan(root), peer, agree)
 
 
+RLPROBE_COLUMNS = ["step", "grad_norm", "nan_count", "inf_count"]
+
+
+def rlprobe_facts(table: pa.Table) -> Facts:
+    steps, norms, nan, inf = (column.to_numpy() for column in table.columns)
+    return judge(steps, norms, (nan > 0) | (inf > 0))
+
+
 @row("rlprobe 100 x 2,000 / pyarrow 4 columns", must=2, aim=5)
 def rlprobe_pyarrow(lab: Lab) -> Race:
+    """As people write it: `read_table` of the wanted columns, on pyarrow's own threads."""
+    root = lab.rlprobe
+
+    def peer() -> dict[str, Facts]:
+        files = sorted(root.glob("*/steps.parquet"))
+        return {file.parent.name: rlprobe_facts(pq.read_table(file, columns=RLPROBE_COLUMNS)) for file in files}
+
+    return Race(lambda: lab.scan(root), peer, same_facts)
+
+
+@row("rlprobe 100 x 2,000 / pyarrow at its best", must=1, aim=2)
+def rlprobe_pyarrow_pool(lab: Lab) -> Race:
+    """Without the dataset layer of `read_table`, and a file a thread: what such small tables want."""
     root = lab.rlprobe
 
     def one(path: Path) -> tuple[str, Facts]:
-        # pyarrow at its best: `read_table` adds the dataset layer, and threads within such small tables cost time.
         with pq.ParquetFile(path / "steps.parquet") as file:
-            table = file.read(columns=["step", "grad_norm", "nan_count", "inf_count"], use_threads=False)
-        steps, norms, nan, inf = (column.to_numpy() for column in table.columns)
-        return path.name, judge(steps, norms, (nan > 0) | (inf > 0))
+            return path.name, rlprobe_facts(file.read(columns=RLPROBE_COLUMNS, use_threads=False))
 
     def peer() -> dict[str, Facts]:
         with ThreadPoolExecutor(lab.threads or os.cpu_count()) as pool:

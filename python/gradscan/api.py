@@ -210,7 +210,9 @@ def _finish(tables: _core.ScanTables, knobs: dict[str, Any], seconds: float) -> 
 
 def _shaped(table: str, frame: pl.DataFrame) -> pl.DataFrame:
     schema = SCHEMAS[table]
-    return frame.select(pl.col(name).cast(dtype) for name, dtype in schema.items())
+    shaped = frame.select(schema.keys())
+    other = {name: dtype for name, dtype in schema.items() if shaped.schema[name] != dtype}
+    return shaped.cast(other) if other else shaped  # type: ignore[arg-type]
 
 
 def _runs(frame: pl.DataFrame, min_points: int) -> pl.DataFrame:
