@@ -2,12 +2,14 @@
 //!
 //! Shared by the coverage-guided targets in `fuzz_targets/` and by `cargo test`, which runs them over mutated fixtures.
 
+use gradscan::kernel::{checksum::crc32c, level::Level};
 use gradscan::model::{Format, Limits, Part, Source};
 use gradscan::read::{Request, reader};
 use gradscan::wire::json::{Cursor, Kind, Path, RowScanner, Rows, Sink, Skip, Skipper, Stop, Text, Want};
 use gradscan::wire::lines::{Ending, Lines};
 use gradscan::wire::numbers::{parse_f64, parse_text_value};
 use gradscan::wire::parquet_pages::{Batch, Decoder, Footer, PageHeader, Physical, TAIL, footer_length};
+use gradscan::wire::tfrecord::masked;
 
 #[path = "../tests/common/memory.rs"]
 pub mod memory;
@@ -23,6 +25,7 @@ pub const ALL: &[(&str, Function)] = &[
     ("rlprobe", rlprobe),
     ("hf_trainer", hf_trainer),
     ("jsonl", jsonl),
+    ("tensorboard", tensorboard),
     ("json_tokenizer", json_tokenizer),
     ("parquet_pages", parquet_pages),
 ];
@@ -54,6 +57,34 @@ pub fn hf_trainer(data: &[u8]) {
 /// A file of JSON Lines.
 pub fn jsonl(data: &[u8]) {
     source(Format::Jsonl, &[("metrics.jsonl", data)]);
+}
+
+/// The bytes as an event file, as one event, and as the tensor of one, between records whose checksums are right.
+pub fn tensorboard(data: &[u8]) {
+    let framed = |payload: &[u8]| {
+        let checksum = |bytes: &[u8]| masked(crc32c(Level::detect(), bytes)).to_le_bytes();
+        let length = (payload.len() as u64).to_le_bytes();
+        [&length[..], &checksum(&length), payload, &checksum(payload)].concat()
+    };
+    let field = |key: u8, inner: &[u8]| {
+        let mut bytes = vec![key];
+        let mut length = inner.len();
+        while length >= 0x80 {
+            bytes.push(length as u8 | 0x80);
+            length >>= 7;
+        }
+        bytes.push(length as u8);
+        [&bytes, inner].concat()
+    };
+    let event = |value: &[u8]| {
+        let summary = field(0x2a, &field(0x0a, &[b"\x0a\x09grad_norm", value].concat()));
+        framed(&[b"\x09\0\0\0\0\x44\x55\xd9\x41\x10\x07", &summary[..]].concat())
+    };
+    let scalar = event(b"\x15\0\0\xc0\x7f");
+    let whole = [&scalar[..], &framed(data), &event(&field(0x42, data)), &scalar].concat();
+    for bytes in [data, &[&scalar[..], data, &scalar].concat(), &whole] {
+        source(Format::TensorBoard, &[("events.out.tfevents.1.host", bytes), ("events.out.tfevents.2.host", &scalar)]);
+    }
 }
 
 /// The table, the events and the manifest of an rlprobe run, each beside sound others.

@@ -11,9 +11,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use gradscan::discover::{Filter, discover, targets};
+use gradscan::kernel::{checksum::crc32c, level::Level};
 use gradscan::model::{Limits, Recording, Signal, Source};
 use gradscan::read::{Request, reader};
 use gradscan::scan::{Options, Outcome, Scan, scan};
+use gradscan::wire::tfrecord::{self, FOOTER, HEADER};
 
 #[path = "../fuzz/functions.rs"]
 mod functions;
@@ -113,7 +115,9 @@ fn places(source: &Source, name: &str, bytes: &[u8]) -> Vec<usize> {
         return (0..bytes.len()).collect();
     }
     let mut places: Vec<usize> = Vec::new();
-    if !name.ends_with(".parquet") {
+    if name.contains("tfevents") {
+        places.extend(records(bytes).iter().flat_map(|at| [*at, at + 1]).filter(|at| *at < bytes.len()));
+    } else if !name.ends_with(".parquet") {
         let ends: Vec<usize> = (0..bytes.len()).filter(|at| bytes[*at] == b'\n').collect();
         let every = ends.len().div_ceil(PLACES);
         places.extend(ends.iter().step_by(every.max(1)).flat_map(|at| [*at, at + 1]).filter(|at| *at < bytes.len()));
@@ -282,8 +286,25 @@ fn window_any_chopping_gives_the_same_recording() {
     println!("window: {} choppings of {streams} sources", watch.cases());
 }
 
+/// Where the records of an event file begin, up to the first whose length is forged; the end of the last.
+fn records(bytes: &[u8]) -> Vec<usize> {
+    let crc = |bytes: &[u8]| crc32c(Level::detect(), bytes);
+    let mut begins = vec![0];
+    while let Some(header) = bytes[begins[begins.len() - 1]..].first_chunk::<HEADER>()
+        && let Some(length) = tfrecord::length(header, crc)
+        && length < bytes.len() as u64
+    {
+        begins.push((begins[begins.len() - 1] + HEADER + length as usize + FOOTER).min(bytes.len()));
+    }
+    begins
+}
+
 /// Bytes of the longest thing that must fit a window: a line, or a whole entry of an indented history.
 fn longest_record(bytes: &[u8]) -> usize {
+    let records = records(bytes);
+    if records.len() > 1 {
+        return records.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0).max(512);
+    }
     let line = bytes.split(|byte| *byte == b'\n').map(<[u8]>::len).max().unwrap_or(0);
     line.max(512)
 }

@@ -16,7 +16,7 @@ const TABLE: &[Row] = &[
     Row { module: "model", layer: 0, may_name: &[] },
     Row { module: "kernel", layer: 0, may_name: &[] },
     Row { module: "wire", layer: 0, may_name: &[] },
-    Row { module: "read", layer: 1, may_name: &["model", "wire"] },
+    Row { module: "read", layer: 1, may_name: &["model", "kernel", "wire"] },
     Row { module: "detect", layer: 1, may_name: &["model", "kernel"] },
     Row { module: "restore", layer: 1, may_name: &["model"] },
     Row { module: "open", layer: 2, may_name: &["model", "read"] },

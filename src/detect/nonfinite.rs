@@ -230,7 +230,7 @@ fn from_reduced<'a>(training: &Training<'_>, series: &'a Series, reduced: &'a Re
     let first = runs().min_by_key(by_order)?;
     let last = runs().max_by_key(|run| (training.attempt_of(run.record), run.last_step))?;
     let axis = &training.recording.axis;
-    let own = reduced.steps.iter().filter(|(number, _)| axis.interleaved || *number == training.number);
+    let own = reduced.steps.iter().filter(|(record, _)| training.records.contains(record));
     let mut steps: Vec<i64> = own.filter_map(|(_, step)| training.recorded(*step)).collect();
     if axis.interleaved {
         steps.sort_unstable();
@@ -292,7 +292,7 @@ fn from_kept<'a>(
             values().filter(|value| value.is_infinite()).count() as u64,
         ),
     };
-    let place = if kept.places.is_empty() { record } else { kept.places.get(row) as u64 };
+    let place = kept.places.get(row).map_or(record, |at| at as u64);
     Some(Bad {
         class,
         role: Some(role),

@@ -103,7 +103,7 @@ impl<'a> Rows<'a> {
 
     /// Offset of a row in its part.
     pub fn place(&self, row: usize) -> u64 {
-        if self.kept.places.is_empty() { self.record(row) } else { self.kept.places.get(self.index(row)) as u64 }
+        self.kept.places.get(self.index(row)).map_or_else(|| self.record(row), |at| at as u64)
     }
 
     /// Wall time of a row, milliseconds since 1970.

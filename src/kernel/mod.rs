@@ -6,6 +6,7 @@
 //! | [`nonfinite`] | how many NaN, +Inf and -Inf, and where the first one is |
 //! | [`select`] | the median of the finite values, by selection instead of sorting |
 //! | [`spikes`] | which values exceed a threshold |
+//! | [`checksum`] | the CRC-32C of a record |
 //! | [`batch`] | all of it for one row (one run), in as few passes over memory as possible |
 //! | [`naive`] | the same answers from the obvious code: the definition, and the twin of every kernel's tests |
 //!
@@ -13,6 +14,7 @@
 //! selection is written with intrinsics, because compilers do not vectorise packing values to the left.
 
 pub mod batch;
+pub mod checksum;
 pub mod level;
 pub mod naive;
 pub mod nonfinite;

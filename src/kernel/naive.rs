@@ -107,3 +107,22 @@ pub fn row_stats<T: Real>(row: &[T], spike_ratio: f64) -> RowStats {
         first_spike: spikes.first().copied(),
     }
 }
+
+/// CRC-32C byte by byte, by a table of what eight bits do.
+pub fn crc32c(bytes: &[u8]) -> u32 {
+    const TABLE: [u32; 256] = {
+        let mut table = [0; 256];
+        let mut byte = 0;
+        while byte < 256 {
+            let (mut crc, mut bit) = (byte as u32, 0);
+            while bit < 8 {
+                crc = (crc >> 1) ^ (0x82f6_3b78 & (crc & 1).wrapping_neg());
+                bit += 1;
+            }
+            table[byte] = crc;
+            byte += 1;
+        }
+        table
+    };
+    !bytes.iter().fold(!0, |crc: u32, byte| (crc >> 8) ^ TABLE[usize::from(crc as u8 ^ byte)])
+}

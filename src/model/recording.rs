@@ -70,6 +70,21 @@ impl Values {
         self.len() == 0
     }
 
+    /// Appends a value. One that a 32-bit float does not hold makes all of them 64-bit floats.
+    #[inline]
+    pub fn push(&mut self, value: f64) {
+        match self {
+            Self::F64(values) => values.push(value),
+            Self::F32(values) if f64::from(value as f32) == value || value.is_nan() => values.push(value as f32),
+            Self::F32(values) => {
+                let mut wide = Chunks::default();
+                values.iter().for_each(|narrow| wide.push(f64::from(narrow)));
+                wide.push(value);
+                *self = Self::F64(wide);
+            }
+        }
+    }
+
     /// The value at `index` as f64.
     #[inline]
     pub fn get(&self, index: usize) -> f64 {
@@ -149,7 +164,7 @@ pub struct Kept {
     /// Record numbers from 0, never falling, shape (rows,).
     pub records: Ints,
     /// Offsets of the rows in their part, in the unit of the recording; empty where the record number is the place.
-    pub places: Ints,
+    pub places: Deltas,
     /// Wall times in milliseconds since 1970; empty where none is recorded.
     pub times: Deltas,
     /// Rows, rising, that were recorded without a step; `steps` holds that of the row before them.
@@ -192,8 +207,8 @@ pub struct Reduced {
     pub bad: Vec<BadRun>,
     /// Bad rows beyond [`Limits::bad_runs`](crate::model::Limits).
     pub bad_beyond: u64,
-    /// The first 100 bad steps of each training: (training, step).
-    pub steps: Vec<(u32, i64)>,
+    /// The first 100 bad steps of each training: (record, step).
+    pub steps: Vec<(u64, i64)>,
     /// In step order, for interleaved recordings: the fine row before the smallest bad step.
     pub good_below: Option<(i64, f64)>,
     /// In step order, for interleaved recordings: the largest step of a fine row.

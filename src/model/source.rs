@@ -9,6 +9,8 @@ pub enum Format {
     HfTrainer,
     /// JSON objects, one a line.
     Jsonl,
+    /// TensorBoard event files of one directory.
+    TensorBoard,
     /// Arrays given in memory (`scan_series`).
     Memory,
 }
@@ -20,6 +22,7 @@ impl Format {
             Self::Rlprobe => "rlprobe",
             Self::HfTrainer => "hf_trainer",
             Self::Jsonl => "jsonl",
+            Self::TensorBoard => "tensorboard",
             Self::Memory => "memory",
         }
     }

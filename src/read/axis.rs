@@ -15,6 +15,9 @@ pub struct AxisBuilder {
     rows: u64,
     falls: u64,
     previous: i64,
+    previous_record: u64,
+    /// Record of the row before each attempt but the first.
+    before: Vec<u64>,
     training_start: i64,
     intervals: Intervals,
     backward: Intervals,
@@ -30,6 +33,7 @@ impl AxisBuilder {
             self.attempts.push(Attempt { record, first_step: step, last_step: step, training: 1 });
             self.training_start = step;
             self.previous = step;
+            self.previous_record = record;
             return false;
         };
         let mut passed = false;
@@ -48,13 +52,39 @@ impl AxisBuilder {
             }
             if self.attempts.len() < limit {
                 self.attempts.push(Attempt { record, first_step: step, last_step: step, training });
+                self.before.push(self.previous_record);
             } else {
                 passed = !self.overflow;
                 self.overflow = true;
             }
         }
         self.previous = step;
+        self.previous_record = record;
         passed
+    }
+
+    /// Number of rows.
+    pub fn rows(&self) -> u64 {
+        self.rows
+    }
+
+    /// The records between which each attempt but the first begins: that of the row before it, and its own.
+    pub fn turns(&self) -> impl ExactSizeIterator<Item = (u64, u64)> {
+        self.before.iter().zip(&self.attempts[1.min(self.attempts.len())..]).map(|(before, own)| (*before, own.record))
+    }
+
+    /// The first record after `before` and up to `last` at which a step falls here.
+    pub fn fall_within(&self, before: u64, last: u64) -> Option<u64> {
+        let attempts = &self.attempts[1.min(self.attempts.len())..];
+        let first = attempts.get(attempts.partition_point(|attempt| attempt.record <= before))?;
+        (first.record <= last).then_some(first.record)
+    }
+
+    /// Moves the begin of every attempt: the first to record 0, each other to where `begins` has it.
+    pub fn begin_at(&mut self, begins: &[u64]) {
+        for (attempt, record) in self.attempts.iter_mut().zip(std::iter::once(&0).chain(begins)) {
+            attempt.record = *record;
+        }
     }
 
     /// Notes that a step was no integer.

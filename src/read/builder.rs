@@ -1,6 +1,8 @@
 //! Takes rows from a reader and owns the policy that all formats share: which series are wanted, the step axis,
 //! duplicates, limits, faults. A reader that uses it cannot allocate by a number from its file.
 
+mod points;
+
 use std::collections::HashMap;
 
 use globset::GlobMatcher;
@@ -14,6 +16,7 @@ use crate::model::{
 use crate::read::axis::AxisBuilder;
 use crate::read::clock;
 use crate::read::series::{Point, SeriesBuilder, is_reduced, kept};
+use points::Points;
 
 /// What the user asks of every recording of a scan.
 #[derive(Clone, Debug, Default)]
@@ -85,6 +88,7 @@ pub struct Builder<'a> {
     format: Format,
     place_unit: PlaceUnit,
     row_is_place: bool,
+    points: Option<Points>,
     names: HashMap<String, u32>,
     /// Names of the columns, what each is used for, and whether a number was seen in it.
     columns: Vec<String>,
@@ -132,6 +136,7 @@ impl<'a> Builder<'a> {
             format,
             place_unit,
             row_is_place: place_unit == PlaceUnit::Row,
+            points: None,
             names: HashMap::new(),
             columns: Vec::new(),
             uses: Vec::new(),
@@ -185,6 +190,11 @@ impl<'a> Builder<'a> {
 
     /// Makes a column known, or finds it again, and says what to give of it.
     pub fn column(&mut self, name: &str) -> Column {
+        self.column_known_as(name, name)
+    }
+
+    /// As [`column`](Self::column), for one whose role another name tells.
+    pub fn column_known_as(&mut self, name: &str, known_as: &str) -> Column {
         if let Some(id) = self.names.get(name) {
             return Column { id: *id, want: self.want(*id) };
         }
@@ -192,7 +202,7 @@ impl<'a> Builder<'a> {
         if name.len() > self.limits.name || self.columns.len() >= self.limits.columns {
             return self.beyond_limits(name);
         }
-        let usage = self.usage(name, id);
+        let usage = self.usage(name, known_as, id);
         self.columns.push(name.to_owned());
         self.uses.push(usage);
         self.numeric.push(false);
@@ -240,13 +250,15 @@ impl<'a> Builder<'a> {
         std::mem::take(&mut self.wants_changed)
     }
 
-    fn usage(&mut self, name: &str, id: u32) -> Use {
-        if let Some(rank) = self.step_rank_of(name) {
+    fn usage(&mut self, name: &str, known_as: &str, id: u32) -> Use {
+        if self.points.is_none()
+            && let Some(rank) = self.step_rank_of(name)
+        {
             return Use::Step { rank, fraction: roles::is_fraction_step(name) };
         }
         let fixed = self.request.metrics.iter().find(|(_, glob)| glob.is_match(name)).map(|(role, _)| *role);
-        let role = fixed.or_else(|| roles::role_of(name));
-        if role.is_none() && roles::is_time(name) {
+        let role = fixed.or_else(|| self.role_of(known_as));
+        if role.is_none() && self.points.is_none() && roles::is_time(name) {
             return Use::Time;
         }
         let signal = match role {
@@ -264,7 +276,9 @@ impl<'a> Builder<'a> {
             }
             return Use::Note;
         }
-        self.series.push(SeriesBuilder::new(id, role, fixed.is_some(), signal, self.event_step));
+        let mut series = SeriesBuilder::new(id, role, fixed.is_some(), signal, self.event_step);
+        series.points = self.points.as_ref().map(|_| Box::default());
+        self.series.push(series);
         Use::Series { index: self.series.len() as u32 - 1, primary: role.is_some_and(is_primary) }
     }
 
@@ -411,9 +425,7 @@ impl<'a> Builder<'a> {
         if let Some(step) = step
             && self.axis.push(step, record, self.limits.attempts)
         {
-            let place = self.place(self.place_unit, self.row.at);
-            let detail = format!("more than {} attempts: rows are taken as interleaved", self.limits.attempts);
-            self.fault(Fault::new(FaultKind::Limit, place, detail));
+            self.fault_attempts();
         }
         if let Some(time) = self.row.time {
             self.started.get_or_insert(time);
@@ -431,6 +443,12 @@ impl<'a> Builder<'a> {
             let point = Point { value, step, has_step, record, at, time: self.row.time, attempt, training };
             self.series[series as usize].push(&point, null, self.limits);
         }
+    }
+
+    fn fault_attempts(&mut self) {
+        let place = self.place(self.place_unit, self.row.at);
+        let detail = format!("more than {} attempts: rows are taken as interleaved", self.limits.attempts);
+        self.fault(Fault::new(FaultKind::Limit, place, detail));
     }
 
     /// The step of the current row. The column is chosen at the first row that carries a signal, by rank, and again
@@ -554,7 +572,6 @@ impl<'a> Builder<'a> {
         self.series.retain(|series| series.tally.rows > series.null_rows);
         let gaps: Vec<u64> = self.series.iter().map(|series| self.gaps(series.column)).collect();
         let columns = self.columns;
-        let axis = self.axis.finish(self.step_name);
         // What the user named replaces the role's series; where it matches nothing here, they stay.
         let replaced: Vec<Role> = self.series.iter().filter(|s| s.fixed).filter_map(|s| s.role).collect();
         for series in self.series.iter_mut().filter(|series| !series.fixed) {
@@ -578,6 +595,11 @@ impl<'a> Builder<'a> {
             roles::role_of(name).map(|role| (name.clone(), role))
         });
         let lost = lost.collect();
+        let axis = match self.points {
+            Some(points) => points.axis(&mut self.series, &resolved, &columns, &self.part_starts, self.records),
+            None => self.axis.finish(self.step_name),
+        };
+        let (started, ended) = self.points.map_or((self.started, self.ended), Points::times);
         let interleaved = axis.interleaved;
         let everything = self.request.everything;
         let mut series: Vec<Series> = Vec::new();
@@ -610,8 +632,8 @@ impl<'a> Builder<'a> {
             faults: self.faults,
             place_unit: self.place_unit,
             part_starts: self.part_starts,
-            started: self.started,
-            ended: self.ended,
+            started,
+            ended,
             unterminated: self.unterminated,
         }
     }

@@ -12,6 +12,7 @@ mod parquet_columns;
 #[cfg(feature = "parquet")]
 pub mod rlprobe;
 mod series;
+pub mod tensorboard;
 #[cfg(test)]
 pub(crate) mod testing;
 
@@ -120,6 +121,11 @@ impl<'a> Session<'a> {
         Builder::new(format, self.request, self.limits, place_unit)
     }
 
+    /// A builder for a recording of single points; `of_evaluation`: its losses are those of an evaluation.
+    pub fn builder_of_points(&self, format: Format, of_evaluation: bool) -> Builder<'a> {
+        Builder::of_points(format, self.request, self.limits, of_evaluation)
+    }
+
     /// Streams a part through a decoder in windows. An error in the middle of a file is a fault, one before its first
     /// byte is returned.
     pub fn stream(
@@ -187,6 +193,8 @@ impl<'a> Session<'a> {
                     filled = skipped.1;
                     end |= skipped.2;
                     if end && filled == 0 {
+                        // The decoder learns where the file ended: inside of what it passed over, perhaps.
+                        decoder.feed(&[], at, true, into);
                         return Ok(());
                     }
                     continue;
@@ -301,6 +309,7 @@ pub static READERS: &[&dyn Reader] = &[
     &rlprobe::Rlprobe,
     &hf_trainer::HfTrainer,
     &jsonl::Jsonl,
+    &tensorboard::TensorBoard,
 ];
 
 /// The reader of a format; `None` for recordings that were never bytes.

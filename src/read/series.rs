@@ -3,6 +3,7 @@
 use crate::model::column::{Chunks, Deltas, Ints};
 use crate::model::recording::{BadRun, Kept, Reduced, Tally, Values};
 use crate::model::{Limits, Role, Series, Signal};
+use crate::read::axis::AxisBuilder;
 
 /// Fine rows remembered before a bad one; enough to find one with a smaller step among interleaved ranks.
 const GOOD_ROWS: usize = 16;
@@ -56,7 +57,48 @@ pub(super) struct SeriesBuilder {
     attempt: usize,
     training: u32,
     listed: usize,
-    steps: Vec<(u32, i64)>,
+    steps: Vec<(u64, i64)>,
+    /// Where every point has a step of its own, and not a row.
+    pub points: Option<Box<PointAxis>>,
+}
+
+/// Points among which a repetition is a duplicate (SPEC 6).
+const DUPLICATE_WINDOW: usize = 64;
+
+/// The steps of one series whose points are no rows: its own attempts, and the points that a repetition may repeat.
+#[derive(Debug, Default)]
+pub(super) struct PointAxis {
+    pub axis: AxisBuilder,
+    recent: Vec<(i64, u64, u64)>,
+    next: usize,
+    largest: i64,
+}
+
+impl PointAxis {
+    /// Whether a point repeats step, value and wall time of a recent one of its attempt; else it is remembered.
+    #[inline]
+    pub fn is_duplicate(&mut self, step: i64, value: f64, wall_time: f64) -> bool {
+        let bits = |value: f64| if value.is_nan() { u64::MAX } else { value.to_bits() };
+        let point = (step, bits(value), bits(wall_time));
+        // A step above all recent ones repeats none of them.
+        if step <= self.largest && !self.recent.is_empty() {
+            if self.recent.contains(&point) {
+                return true;
+            }
+            if self.axis.last().is_some_and(|last| step < last) {
+                self.recent.clear();
+                self.next = 0;
+            }
+        }
+        self.largest = if self.recent.is_empty() { step } else { self.largest.max(step) };
+        if self.recent.len() < DUPLICATE_WINDOW {
+            self.recent.push(point);
+        } else {
+            self.recent[self.next] = point;
+            self.next = (self.next + 1) % DUPLICATE_WINDOW;
+        }
+        false
+    }
 }
 
 /// The fine row with the larger step.
@@ -73,7 +115,7 @@ pub(super) fn kept() -> Signal {
         values: Values::F64(Chunks::default()),
         steps: Ints::default(),
         records: Ints::default(),
-        places: Ints::default(),
+        places: Deltas::default(),
         times: Deltas::default(),
         stepless: Vec::new(),
     }))
@@ -120,6 +162,7 @@ impl SeriesBuilder {
             training: 0,
             listed: 0,
             steps: Vec::new(),
+            points: None,
         }
     }
 
@@ -138,10 +181,7 @@ impl SeriesBuilder {
                 if let Some(at) = point.at {
                     kept.places.push(at as i64);
                 }
-                match &mut kept.values {
-                    Values::F64(values) => values.push(point.value),
-                    Values::F32(values) => values.push(point.value as f32),
-                }
+                kept.values.push(point.value);
                 if !point.has_step {
                     kept.stepless.push(kept.steps.len() as u32);
                 }
@@ -209,7 +249,7 @@ impl SeriesBuilder {
         };
         if self.listed < LISTED_STEPS && point.has_step && self.steps.len() < LISTED_STEPS * LISTED_STEPS {
             self.listed += 1;
-            self.steps.push((point.training, point.step));
+            self.steps.push((point.record, point.step));
         }
         if self.in_bad_run
             && let Some(run) = reduced.bad.last_mut()

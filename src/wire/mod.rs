@@ -7,5 +7,8 @@ pub mod json;
 pub mod lines;
 pub mod numbers;
 pub mod parquet_pages;
+pub mod protobuf;
+pub mod small_floats;
+pub mod tfrecord;
 pub mod thrift;
 pub mod utf16;

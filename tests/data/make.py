@@ -11,16 +11,20 @@ import math
 import shutil
 import struct
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "python"))
 
+import numpy as np  # noqa: E402
 import pyarrow as pa  # noqa: E402
 import pyarrow.parquet as pq  # noqa: E402
+from tensorboardX import SummaryWriter  # noqa: E402
 
+import event_files as ef  # noqa: E402
 import makers  # noqa: E402
 from makers import INF, NAN, Training, norms  # noqa: E402
 
@@ -141,6 +145,232 @@ def rlprobe(home: Path) -> None:
     for empty in home.rglob("samples"):
         if not any(empty.iterdir()):
             empty.rmdir()
+
+
+# --- TensorBoard -----------------------------------------------------------------------------------------------------
+
+
+def events(directory: Path, training: Training, *, second: int = 0) -> Path:
+    """An event file of loss and gradient norm, begun at `second`."""
+    return ef.event_file(directory, ef.rows(training, second), name=ef.file_name(ef.WALL + second))
+
+
+def tensorboard_x(directory: Path, log: Callable[[SummaryWriter], None]) -> None:
+    """What tensorboardX's SummaryWriter makes of the calls of `log`, at one second and on one host."""
+    with mock.patch("time.time", return_value=ef.WALL), mock.patch("socket.gethostname", return_value="host"):
+        writer = SummaryWriter(str(directory))
+        log(writer)
+        writer.close()
+    for path in sorted(directory.rglob("*tfevents*")):
+        # A part of the name is drawn at random.
+        path.rename(path.with_name(ef.file_name()))
+
+
+def changed(path: Path, change: Callable[[bytes, Sequence[int]], bytes]) -> None:
+    """Rewrites an event file; `change` gets its bytes and where its records begin."""
+    path.write_bytes(change(path.read_bytes(), ef.offsets(path)))
+
+
+def flipped(whole: bytes, at: int) -> bytes:
+    """One bit of one byte is wrong."""
+    return whole[:at] + bytes([whole[at] ^ 0x10]) + whole[at + 1 :]
+
+
+def tensorboard(home: Path) -> None:
+    """Event files: the encodings of each tracker, what restarts and crashes make of them, and what is no scalar."""
+    tensorboard_encodings(home)
+    tensorboard_attempts(home)
+    tensorboard_damage(home)
+    tensorboard_neighbours(home)
+
+
+def tensorboard_encodings(home: Path) -> None:
+    chain = Training(norms(24, seed=50, put={17: 17.5, 19: 24.0, 20: NAN, 21: INF, 22: NAN, 23: NAN}))
+    events(home / "plain", chain)
+
+    def both(training: Training, encode: Callable[[str, float], bytes]) -> list[bytes]:
+        return [
+            ef.event(step, ef.summary(encode(tag, value)))
+            for step, norm, loss in training.rows()
+            for tag, value in (("loss", loss), ("grad_norm", norm))
+        ]
+
+    dead = Training(norms(12, seed=51, put={10: NAN, 11: NAN}))
+    ef.event_file(home / "tf2", both(dead, ef.tf2), name=ef.file_name(suffix=".v2"))
+    ef.event_file(home / "torch-new-style", both(dead, ef.torch_new_style))
+    doubles = both(dead, lambda tag, value: ef.torch_new_style(tag, value, double=True))
+    ef.event_file(home / "torch-double", doubles)
+
+    ef.event_file(home / "dtypes", dtypes())
+
+    # TF1 strips the metadata from all values of a tag but the first; the second file carries none at all.
+    first = [ef.event(1, ef.summary(ef.tf2("grad_norm", 0.5), ef.tensor("note", ef.STRING, ef.chunk(8, "x"))))]
+    numbers = ef.chunk(5, ef.single(1.5))
+    first.append(ef.event(1, ef.summary(ef.tensor("curve", ef.FLOAT, numbers, plugin="pr_curves"))))
+    later = [
+        ef.event(
+            step,
+            ef.summary(
+                ef.tf2("grad_norm", NAN if step == 13 else 0.5 + step / 64, plugin=None),
+                ef.tensor("curve", ef.FLOAT, ef.chunk(5, ef.single(NAN)), plugin=None),
+            ),
+        )
+        for step in range(2, 15)
+    ]
+    ef.event_file(home / "metadata-first", [*first, *later[:7]], name=ef.file_name())
+    ef.event_file(home / "metadata-first", later[7:], name=ef.file_name(ef.WALL + 9))
+
+    # One event with all values of a step, as TF1's merged summaries.
+    merged = Training(norms(14, seed=52, put={12: NAN}))
+    ef.event_file(
+        home / "merged",
+        [
+            ef.event(
+                step, ef.summary(ef.simple("loss", loss), ef.simple("lr", 1e-3), ef.simple("global/grad_norm", norm))
+            )
+            for step, norm, loss in merged.rows()
+        ],
+    )
+    odd = [ef.event(step, ef.summary(ef.simple("grad_norm", 0.5 - step / 64))) for step in range(-6, 0)]
+    odd += [ef.event(None, ef.summary(ef.simple("grad_norm", NAN)))]
+    odd += [ef.event(step, ef.summary(ef.simple("grad_norm", 0.5 + step / 64))) for step in range(1, 8)]
+    ef.event_file(home / "odd-steps", odd)
+
+    samples = Training(norms(14, seed=53, put={12: NAN}))
+    twins = []
+    for step, norm, loss in samples.rows():
+        for tag, value in (("lm loss", loss), ("grad-norm", norm)):
+            twins.append(ef.event(step, ef.summary(ef.simple(tag, value))))
+            twins.append(ef.event(step * 32, ef.summary(ef.simple(f"{tag} vs samples", value))))
+    ef.event_file(home / "megatron", twins)
+    deepspeed = [
+        ef.event(step * 256, ef.summary(ef.simple(f"Train/Samples/{tag}", value)))
+        for step, norm, loss in samples.rows()
+        for tag, value in (("train_loss", loss), ("lr", 1e-5), ("grad_norm", -1.0 if norm != norm else norm))
+    ]
+    ef.event_file(home / "deepspeed", deepspeed)
+
+
+def dtypes() -> list[bytes]:
+    """The same four values in every numeric type that a tensor may have, NaN the third."""
+    values = np.array([0.5, 1.5, NAN, 2.5], np.float32)
+    whole = np.array([0, 0, 3, 0])
+    bits = {
+        "half": values.astype(np.float16).view(np.uint16).tolist(),
+        "bfloat16": (values.view(np.uint32) >> 16).tolist(),
+        # torch's add_tensor puts the bits of a float32 where 16 bits belong, under another plugin.
+        "torch_half": values.view(np.uint32).tolist(),
+    }
+    out = []
+    for k, value in enumerate(values.tolist()):
+        count = int(whole[k])
+
+        def halves(name: str, k: int = k) -> bytes:
+            return ef.chunk(13, ef.varint(bits[name][k]))
+
+        out += [
+            ef.event(k, ef.summary(found))
+            for found in (
+                ef.tensor("half/grad_norm", ef.HALF, halves("half")),
+                ef.tensor("bfloat16/grad_norm", ef.BFLOAT16, halves("bfloat16")),
+                ef.tensor("torch_half/grad_norm", ef.HALF, halves("torch_half"), shape=None, plugin="tensor"),
+                ef.tensor("double/grad_norm", ef.DOUBLE, ef.chunk(4, struct.pack("<d", value))),
+                ef.tensor("unpacked/grad_norm", ef.DOUBLE, ef.fixed64(6, value)),
+                ef.tensor("vector/grad_norm", ef.FLOAT, ef.chunk(5, ef.single(value)), shape=ef.dimensions(1)),
+                ef.tensor("matrix/grad_norm", ef.FLOAT, ef.chunk(4, ef.single(value) * 2), shape=ef.dimensions(2)),
+                ef.tensor("int32/nan_count", ef.INT32, ef.chunk(7, ef.varint(count))),
+                ef.tensor("int64/nan_count", ef.INT64, ef.chunk(4, struct.pack("<q", count))),
+                ef.tensor("uint8/nan_count", ef.UINT8, ef.chunk(4, bytes([count]))),
+                ef.tensor("bool/found_inf", ef.BOOL, ef.chunk(11, ef.varint(count > 0))),
+                ef.tensor("e5m2/grad_norm", ef.FLOAT8_E5M2, ef.chunk(18, bytes([0x7E if value != value else 0x3C]))),
+                ef.tensor("e4m3/grad_norm", ef.FLOAT8_E4M3FN, ef.chunk(18, bytes([0x7F if value != value else 0x38]))),
+            )
+        ]
+    return out
+
+
+def tensorboard_attempts(home: Path) -> None:
+    resumed = home / "resumed"
+    events(resumed, Training(norms(16, seed=54, put={12: NAN, 13: NAN})))
+    events(resumed, Training(norms(14, seed=55), steps=list(range(11, 25))), second=100)
+    restarted = home / "restarted"
+    events(restarted, Training(norms(14, seed=56, put={11: INF})))
+    events(restarted, Training(norms(14, seed=57)), second=100)
+
+    # torch's `purge_step`: TensorBoard forgets what the first file holds from there on.
+    purged = home / "purged"
+    events(purged, Training(norms(16, seed=58, put={12: NAN, 13: NAN})))
+    again = ef.rows(Training(norms(8, seed=59), steps=list(range(11, 19))), 100)
+    ef.event_file(purged, [ef.session(11, ef.START), *again], name=ef.file_name(ef.WALL + 100))
+
+    saved = []
+    for step, norm, loss in Training(norms(18, seed=60, put={14: NAN})).rows():
+        saved += [ef.event(step, ef.summary(ef.simple("loss", loss), ef.simple("grad_norm", norm)))]
+        if step % 5 == 0:
+            saved.append(ef.session(step, ef.CHECKPOINT, f"model.ckpt-{step}"))
+    ef.event_file(home / "checkpoints", [ef.session(None, ef.START), *saved, ef.session(18, ef.STOP)])
+
+
+def tensorboard_damage(home: Path) -> None:
+    damaged = Training(norms(16, seed=61, put={13: NAN}))
+    payload = events(home / "bad-payload-checksum", damaged)
+    changed(payload, lambda whole, at: flipped(whole, at[9] + 12 + 30))
+    length = events(home / "bad-length-checksum", damaged)
+    changed(length, lambda whole, at: flipped(whole, at[9] + 2))
+
+    cut = home / "cut"
+    changed(events(cut, Training(norms(12, seed=62))), lambda whole, at: whole[: at[-1] + 33])
+    events(cut, Training(norms(6, seed=63, put={3: NAN}), steps=list(range(13, 19))), second=100)
+    changed(events(home / "cut-length", damaged), lambda whole, at: whole[: at[-1] + 5])
+    changed(events(home / "zero-tail", damaged), lambda whole, _: whole + bytes(600))
+    ef.event_file(home / "header-only", [])
+    ef.event_file(home / "empty-file", [], begin=False)
+    makers.git_lfs_pointer(home / "lfs-pointer" / ef.file_name())
+
+    later = events(home / "nan-wall-time", damaged)
+    hole = ef.record(ef.event(7, ef.summary(ef.simple("train/loss", 1.25)), wall=NAN))
+    changed(later, lambda whole, at: whole[: at[13]] + hole + whole[at[14] :])
+
+
+def tensorboard_neighbours(home: Path) -> None:
+    training = Training(norms(12, seed=64, put={10: NAN}))
+
+    def big(writer: SummaryWriter) -> None:
+        rng = np.random.default_rng(65)
+        for step, norm, loss in training.rows():
+            writer.add_scalar("train/loss", loss, step, walltime=ef.WALL + step)
+            if step == 6:
+                # Above 4 KiB, so that a reader which skips large records unseen is seen.
+                writer.add_histogram("layer1/weight", rng.normal(size=64), step, bins=260, walltime=ef.WALL + step)
+                writer.add_image("sample", rng.integers(0, 255, (3, 4, 4), np.uint8), step, walltime=ef.WALL + step)
+                writer.add_text("sample", "NaN grad_norm", step, walltime=ef.WALL + step)
+            writer.add_scalar("train/grad_norm", norm, step, walltime=ef.WALL + step)
+
+    tensorboard_x(home / "big-records", big)
+
+    def twins(writer: SummaryWriter) -> None:
+        for step, norm, loss in training.rows():
+            writer.add_scalars("losses", {"policy": loss, "value": norm}, step, walltime=ef.WALL + step)
+            writer.add_scalar("grad_norm", norm, step, walltime=ef.WALL + step)
+
+    tensorboard_x(home / "add-scalars", twins)
+
+    def hparams(writer: SummaryWriter) -> None:
+        for step, norm, _ in training.rows():
+            writer.add_scalar("grad_norm", norm, step, walltime=ef.WALL + step)
+        writer.add_hparams({"lr": 0.1}, {"hparam/loss": NAN}, name="1700000000.5", global_step=12)
+
+    tensorboard_x(home / "hparams", hparams)
+
+    # Keras: a sub-directory each for training and validation, the step is the epoch.
+    for part, training_of in (("train", training), ("validation", Training(norms(12, seed=66)))):
+        losses = [
+            ef.event(step - 1 or None, ef.summary(ef.tf2("epoch_loss", norm))) for step, norm, _ in training_of.rows()
+        ]
+        ef.event_file(home / "keras" / part, losses, name=ef.file_name(suffix=".v2"))
+
+    events(home / "profile-empty", training)
+    (home / "profile-empty" / ef.file_name(suffix=".profile-empty")).write_bytes(b"")
 
 
 # --- hostile ---------------------------------------------------------------------------------------------------------
@@ -268,6 +498,78 @@ def hostile(home: Path) -> None:
         home / "forged-page-length", lambda whole, about: page_forged(whole, about, lambda large, _: (large, most))
     )
     parquet_run(home / "not-parquet", lambda *_: b"PK\x03\x04 not a Parquet file at all")
+    hostile_events(home)
+
+
+def hostile_events(home: Path) -> None:
+    """Event files whose checksums are right and whose contents are not."""
+    before, after = Training(norms(4, seed=42)), Training(norms(4, seed=43), steps=[21, 22, 23, 24])
+
+    def forged(name: str, *payloads: bytes, raw: bytes = b"") -> None:
+        """Sound records, the forged ones, raw bytes, sound records."""
+        path = ef.event_file(home / name, [*ef.rows(before), *payloads])
+        path.write_bytes(path.read_bytes() + raw + b"".join(map(ef.record, ef.rows(after))))
+
+    def framed_length(length: int) -> bytes:
+        """The head of a record that promises `length` bytes, with the checksum that belongs to it."""
+        head = struct.pack("<Q", length)
+        return head + ef.record(head)[-4:]
+
+    forged("forged-record-length", raw=framed_length(2**63) + framed_length(2**40) + framed_length(2**64 - 1))
+
+    long = b"\xff" * 9
+    forged(
+        "long-varints",
+        ef.fixed64(1, ef.WALL) + b"\x10" + long + b"\x01" + ef.summary(ef.simple("train/grad_norm", 0.5)),
+        # The eleventh byte and bits beyond the 64th: no number.
+        ef.fixed64(1, ef.WALL) + b"\x10" + long + b"\xff\x01" + ef.summary(ef.simple("train/grad_norm", NAN)),
+        ef.fixed64(1, ef.WALL) + b"\x10" + long + b"\x7f" + ef.summary(ef.simple("train/loss", 0.5)),
+        # A key of ten bytes, and one of field number 0.
+        ef.fixed64(1, ef.WALL) + b"\x90" + b"\x80" * 8 + b"\x00\x05" + ef.summary(ef.simple("train/loss", 0.25)),
+        b"\x00\x00" + ef.event(9, ef.summary(ef.simple("train/loss", NAN))),
+        # A length of 2^64 - 1 inside a record.
+        b"\x2a" + long + b"\x01",
+    )
+    value = ef.simple("train/loss", NAN)
+    forged(
+        "nested-lengths",
+        *(
+            ef.fixed64(1, ef.WALL) + ef.number(2, 5) + b"\x2a" + ef.varint(outer) + b"\x0a" + ef.varint(inner) + value
+            for outer, inner in ((99, len(value)), (len(value) + 2, 99), (2, len(value)), (2**62, 2**62), (0, 0))
+        ),
+    )
+    shapes = [ef.dimensions(2**40, 2**40), ef.dimensions(-1), ef.dimensions(0), ef.dimensions(*[1] * 300)]
+    forged(
+        "forged-shapes",
+        *(
+            ef.event(k, ef.summary(ef.tensor("train/grad_norm", ef.DOUBLE, ef.chunk(4, bytes(8)), shape=shape)))
+            for k, shape in enumerate([*shapes, ef.number(3, 1)], start=5)
+        ),
+        # Elements that do not fill the packed field, and a type that does not exist.
+        ef.event(10, ef.summary(ef.tensor("train/grad_norm", ef.DOUBLE, ef.chunk(6, bytes(13))))),
+        ef.event(11, ef.summary(ef.tensor("train/grad_norm", 99, ef.chunk(4, bytes(8))))),
+        ef.event(12, ef.summary(ef.tensor("train/grad_norm", ef.DOUBLE, ef.chunk(13, ef.varint(2**63))))),
+    )
+    # Groups are no part of proto3: 3 opens, 4 closes; unbalanced, nested, and with a point inside.
+    depth = 2000
+    forged(
+        "groups",
+        ef.event(5, b"\x63" * depth + b"\x64" * depth + ef.summary(ef.simple("train/loss", 0.5))),
+        ef.event(6, b"\x63" + ef.summary(ef.simple("train/loss", NAN))),
+        ef.event(7, b"\x64" + ef.summary(ef.simple("train/loss", 0.5))),
+        ef.event(8, b"\x2b" + ef.chunk(1, ef.simple("train/loss", NAN)) + b"\x2c"),
+        ef.event(9, b"\x66\x67" + ef.summary(ef.simple("train/loss", 0.5))),
+    )
+    nasty = ["", "\x1b[31mloss", "<img src=x onerror=alert(1)>/loss", "=cmd|' /C calc'!A0", "../../grad_norm"]
+    bad = [ef.chunk(1, b"\xff\xfe/grad_norm") + ef.fixed32(2, NAN), ef.fixed32(2, NAN), ef.chunk(1, "loss")]
+    forged(
+        "odd-tags",
+        *(ef.event(5, ef.summary(ef.simple(tag, NAN))) for tag in nasty),
+        *(ef.event(6, ef.summary(raw)) for raw in bad),
+        # Twice the tag, twice the value: the last one counts.
+        ef.event(7, ef.summary(ef.chunk(1, "other") + ef.simple("train/loss", NAN) + ef.fixed32(2, 0.5))),
+    )
+    forged("long-tag", ef.event(5, ef.summary(ef.simple("loss" * 25_000, NAN))))
 
 
 def write(path: Path, parts: Iterable[str | bytes]) -> None:
@@ -279,7 +581,7 @@ def write(path: Path, parts: Iterable[str | bytes]) -> None:
 def main() -> None:
     """Writes all fixtures; what stood in their folders before is removed."""
     assert math.isnan(NAN)
-    for build in (hf_trainer, jsonl, rlprobe, hostile):
+    for build in (hf_trainer, jsonl, rlprobe, tensorboard, hostile):
         home = HERE / build.__name__
         shutil.rmtree(home, ignore_errors=True)
         home.mkdir()

@@ -1,0 +1,165 @@
+//! Series formats: a record holds points of single series, each with its own step, instead of a row of a table.
+//!
+//! There is no step column, and no row that ties the series together: attempts are found on the densest signal series
+//! and applied to all at the same place in record order (SPEC 2).
+
+use super::{Builder, Use, is_primary};
+use crate::model::{Attempt, Axis, Format, Limits, PlaceUnit, Role, roles};
+use crate::read::builder::Request;
+use crate::read::clock;
+use crate::read::series::{Point, SeriesBuilder};
+
+/// What a builder of points holds beside its series.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Points {
+    /// Step and wall time (seconds since 1970) of the current record.
+    step: i64,
+    wall_time: f64,
+    started: f64,
+    /// First step recorded, and the largest one, whatever the metric.
+    first: Option<i64>,
+    largest: i64,
+    /// The largest step of a metric that shows how far the training went.
+    reach: Option<i64>,
+    /// The whole recording is an evaluation.
+    of_evaluation: bool,
+}
+
+/// Attempts times series beyond which begins of attempts are not looked for in the other series.
+const TURNS: usize = 1 << 20;
+
+impl<'a> Builder<'a> {
+    /// A builder whose records are points of single series, placed by their bytes. `of_evaluation`: its losses are
+    /// those of an evaluation.
+    pub fn of_points(format: Format, request: &'a Request, limits: &'a Limits, of_evaluation: bool) -> Self {
+        let points = Points { of_evaluation, ..Points::default() };
+        Self { points: Some(points), ..Self::new(format, request, limits, PlaceUnit::Byte) }
+    }
+
+    /// Begins a record that holds at least one number. `wall_time` in seconds since 1970, NaN where none is recorded.
+    #[inline]
+    pub fn begin_points(&mut self, at: u64, step: i64, wall_time: f64) {
+        self.row.at = at;
+        let Some(points) = &mut self.points else { return };
+        points.step = step;
+        points.wall_time = wall_time;
+        if points.first.is_none() {
+            (points.first, points.largest, points.started) = (Some(step), step, wall_time);
+        }
+        points.largest = points.largest.max(step);
+        self.records += 1;
+    }
+
+    /// A point of the current record.
+    #[inline]
+    pub fn point(&mut self, id: u32, value: f64) {
+        let (Some(points), Use::Series { index, .. }) = (&mut self.points, self.uses[id as usize]) else { return };
+        let (step, record) = (points.step, self.records - 1);
+        points.reach = points.reach.max(Some(step));
+        let series = &mut self.series[index as usize];
+        let Some(own) = series.points.as_deref_mut() else { return };
+        if own.is_duplicate(step, value, points.wall_time) {
+            return;
+        }
+        let overflows = own.axis.push(step, record, self.limits.attempts);
+        let point = Point {
+            value,
+            step,
+            has_step: true,
+            record,
+            at: Some(self.row.at),
+            time: clock::from_number(points.wall_time),
+            attempt: own.axis.attempts(),
+            training: own.axis.training(),
+        };
+        series.push(&point, false, self.limits);
+        if overflows {
+            self.fault_attempts();
+        }
+    }
+
+    /// Says that the current record shows how far the training went, though its metric is no signal.
+    #[inline]
+    pub fn reach(&mut self) {
+        if let Some(points) = &mut self.points {
+            points.reach = points.reach.max(Some(points.step));
+        }
+    }
+
+    /// The role of a name in this recording.
+    pub(super) fn role_of(&self, name: &str) -> Option<Role> {
+        let role = roles::role_of(name)?;
+        let of_evaluation = self.points.is_some_and(|points| points.of_evaluation);
+        if of_evaluation && matches!(role, Role::Loss | Role::LossPart) { Some(Role::EvalLoss) } else { Some(role) }
+    }
+}
+
+impl Points {
+    /// Wall times of the first and the last record in milliseconds since 1970.
+    pub fn times(self) -> (Option<i64>, Option<i64>) {
+        (clock::from_number(self.started), clock::from_number(self.wall_time))
+    }
+
+    /// The step axis: that of the densest signal series.
+    pub fn axis(
+        self,
+        series: &mut [SeriesBuilder],
+        roles: &[Option<Role>],
+        columns: &[String],
+        part_starts: &[(u64, u32)],
+        records: u64,
+    ) -> Axis {
+        let is_signal = |index: &usize| roles[*index].is_some_and(is_primary);
+        let density = |index: &usize| {
+            let role = roles[*index];
+            let is_norm = matches!(role, Some(Role::GradNorm | Role::GradNormPostClip));
+            let rows = series[*index].points.as_ref().map_or(0, |own| own.axis.rows());
+            (is_signal(index), role.is_some(), rows, is_norm, std::cmp::Reverse(*index))
+        };
+        let Some(densest) = (0..series.len()).max_by_key(density) else { return self.axis_without_series(records) };
+        let name = &columns[series[densest].column as usize];
+        let Some(mut axis) = series[densest].points.take().map(|own| own.axis) else { return Axis::default() };
+        let others: Vec<usize> = (0..series.len()).filter(|other| is_signal(other) && *other != densest).collect();
+        let others = if others.len().saturating_mul(axis.turns().len()) > TURNS { Vec::new() } else { others };
+        let begins: Vec<u64> = axis
+            .turns()
+            .map(|(before, own)| {
+                // Somewhere between two points of the densest series: with the file that begins there, or else where the
+                // first of the other series falls.
+                let parts = part_starts.iter().map(|(record, _)| *record);
+                let part = parts.rev().find(|record| *record <= own).filter(|record| *record > before);
+                let falls = others.iter().filter_map(|other| {
+                    series[*other].points.as_ref().and_then(|points| points.axis.fall_within(before, own))
+                });
+                part.or_else(|| falls.min()).unwrap_or(own)
+            })
+            .collect();
+        axis.begin_at(&begins);
+        let mut axis = axis.finish(Some(step_name(name).to_owned()));
+        axis.last_step = axis.last_step.max(self.reach);
+        axis
+    }
+
+    fn axis_without_series(self, records: u64) -> Axis {
+        let Some(first) = self.first.filter(|_| records > 0) else { return Axis::default() };
+        let only = Attempt { record: 0, first_step: first, last_step: self.largest, training: 1 };
+        Axis {
+            step_name: Some(STEP.to_owned()),
+            attempts: vec![only],
+            first_step: Some(first),
+            last_step: Some(self.reach.unwrap_or(self.largest)),
+            ..Axis::default()
+        }
+    }
+}
+
+const STEP: &str = "step";
+
+/// What the steps of a series count: DeepSpeed logs by samples, Keras' `epoch_` metrics by epochs.
+fn step_name(metric: &str) -> &'static str {
+    match metric {
+        _ if metric.starts_with("Train/Samples/") => "samples",
+        _ if metric.starts_with("epoch_") => "epoch",
+        _ => STEP,
+    }
+}
