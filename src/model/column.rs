@@ -250,14 +250,11 @@ impl Deltas {
         }
         let difference = value.wrapping_sub(self.last);
         let mut rest = ((difference << 1) ^ (difference >> 63)) as u64;
-        let (mut varint, mut length) = ([0u8; 10], 0);
         while rest >= 0x80 {
-            varint[length] = rest as u8 | 0x80;
-            length += 1;
+            self.bytes.push(rest as u8 | 0x80);
             rest >>= 7;
         }
-        varint[length] = rest as u8;
-        self.bytes.extend(&varint[..=length]);
+        self.bytes.push(rest as u8);
         self.len += 1;
         self.last = value;
     }

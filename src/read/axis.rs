@@ -68,6 +68,11 @@ impl AxisBuilder {
         self.rows
     }
 
+    /// The newest record.
+    pub fn last_record(&self) -> Option<u64> {
+        (self.rows > 0).then_some(self.previous_record)
+    }
+
     /// The records between which each attempt but the first begins: that of the row before it, and its own.
     pub fn turns(&self) -> impl ExactSizeIterator<Item = (u64, u64)> {
         self.before.iter().zip(&self.attempts[1.min(self.attempts.len())..]).map(|(before, own)| (*before, own.record))

@@ -181,6 +181,9 @@ impl<'a> Builder<'a> {
     pub fn begin_part(&mut self, part: u32) {
         self.part = part;
         self.part_starts.push((self.records, part));
+        if let Some(points) = &mut self.points {
+            points.end_row();
+        }
     }
 
     /// The place of an offset in the current part.
@@ -596,7 +599,7 @@ impl<'a> Builder<'a> {
         });
         let lost = lost.collect();
         let axis = match self.points {
-            Some(points) => points.axis(&mut self.series, &resolved, &columns, &self.part_starts, self.records),
+            Some(points) => points.axis(&mut self.series, &resolved, &columns, &self.part_starts),
             None => self.axis.finish(self.step_name),
         };
         let (started, ended) = self.points.map_or((self.started, self.ended), Points::times);
@@ -622,7 +625,7 @@ impl<'a> Builder<'a> {
             format: self.format,
             run_id: self.run_id,
             name: self.name,
-            records: self.records,
+            records: if self.records > 0 { self.records } else { self.points.map_or(0, |points| points.other_rows()) },
             axis,
             series,
             unrecognised,

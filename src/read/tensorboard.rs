@@ -310,8 +310,8 @@ impl<'s> Decoder<'s> {
         into.begin_points(at, step, wall_time);
         if tag.wanted {
             into.point(tag.column?, f64::from(value));
-        } else if tag.reaches {
-            into.reach();
+        } else {
+            into.pass_point(tag.reaches);
         }
         Some(HEADER + length + FOOTER)
     }
@@ -352,8 +352,8 @@ impl<'s> Decoder<'s> {
         };
         if tag.wanted {
             into.point(column, number.value);
-        } else if tag.reaches {
-            into.reach();
+        } else {
+            into.pass_point(tag.reaches);
         }
     }
 

@@ -1,7 +1,7 @@
 //! Series formats: a record holds points of single series, each with its own step, instead of a row of a table.
 //!
-//! There is no step column, and no row that ties the series together: attempts are found on the densest signal series
-//! and applied to all at the same place in record order (SPEC 2).
+//! There is no step column, and no row that ties the series together. Points of one step that follow each other are taken as
+//! one row. Attempts are found on the densest signal series and applied to all at the same place in record order (SPEC 2).
 
 use super::{Builder, Use, is_primary};
 use crate::model::{Attempt, Axis, Format, Limits, PlaceUnit, Role, roles};
@@ -16,6 +16,11 @@ pub(super) struct Points {
     step: i64,
     wall_time: f64,
     started: f64,
+    /// Step of the row that the newest points belong to.
+    row_step: Option<i64>,
+    /// As the row, of metrics that are not wanted; they count only where no other does.
+    other_step: Option<i64>,
+    other_rows: u64,
     /// First step recorded, and the largest one, whatever the metric.
     first: Option<i64>,
     largest: i64,
@@ -36,7 +41,7 @@ impl<'a> Builder<'a> {
         Self { points: Some(points), ..Self::new(format, request, limits, PlaceUnit::Byte) }
     }
 
-    /// Begins a record that holds at least one number. `wall_time` in seconds since 1970, NaN where none is recorded.
+    /// Begins an event that holds at least one number. `wall_time` in seconds since 1970, NaN where none is recorded.
     #[inline]
     pub fn begin_points(&mut self, at: u64, step: i64, wall_time: f64) {
         self.row.at = at;
@@ -47,20 +52,24 @@ impl<'a> Builder<'a> {
             (points.first, points.largest, points.started) = (Some(step), step, wall_time);
         }
         points.largest = points.largest.max(step);
-        self.records += 1;
     }
 
-    /// A point of the current record.
+    /// A point of the current event.
     #[inline]
     pub fn point(&mut self, id: u32, value: f64) {
         let (Some(points), Use::Series { index, .. }) = (&mut self.points, self.uses[id as usize]) else { return };
-        let (step, record) = (points.step, self.records - 1);
+        let step = points.step;
         points.reach = points.reach.max(Some(step));
         let series = &mut self.series[index as usize];
         let Some(own) = series.points.as_deref_mut() else { return };
         if own.is_duplicate(step, value, points.wall_time) {
             return;
         }
+        if points.row_step != Some(step) || own.axis.last_record() == Some(self.records - 1) {
+            points.row_step = Some(step);
+            self.records += 1;
+        }
+        let record = self.records - 1;
         let overflows = own.axis.push(step, record, self.limits.attempts);
         let point = Point {
             value,
@@ -78,10 +87,15 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Says that the current record shows how far the training went, though its metric is no signal.
+    /// A number of the current event that is not wanted. `reaches`: it shows how far the training went.
     #[inline]
-    pub fn reach(&mut self) {
-        if let Some(points) = &mut self.points {
+    pub fn pass_point(&mut self, reaches: bool) {
+        let Some(points) = &mut self.points else { return };
+        if points.other_step != Some(points.step) {
+            points.other_step = Some(points.step);
+            points.other_rows += 1;
+        }
+        if reaches {
             points.reach = points.reach.max(Some(points.step));
         }
     }
@@ -95,6 +109,16 @@ impl<'a> Builder<'a> {
 }
 
 impl Points {
+    /// Ends the row: points of another file belong to another.
+    pub fn end_row(&mut self) {
+        self.row_step = None;
+    }
+
+    /// Rows of metrics that are not wanted.
+    pub fn other_rows(&self) -> u64 {
+        self.other_rows
+    }
+
     /// Wall times of the first and the last record in milliseconds since 1970.
     pub fn times(self) -> (Option<i64>, Option<i64>) {
         (clock::from_number(self.started), clock::from_number(self.wall_time))
@@ -107,7 +131,6 @@ impl Points {
         roles: &[Option<Role>],
         columns: &[String],
         part_starts: &[(u64, u32)],
-        records: u64,
     ) -> Axis {
         let is_signal = |index: &usize| roles[*index].is_some_and(is_primary);
         let density = |index: &usize| {
@@ -116,7 +139,7 @@ impl Points {
             let rows = series[*index].points.as_ref().map_or(0, |own| own.axis.rows());
             (is_signal(index), role.is_some(), rows, is_norm, std::cmp::Reverse(*index))
         };
-        let Some(densest) = (0..series.len()).max_by_key(density) else { return self.axis_without_series(records) };
+        let Some(densest) = (0..series.len()).max_by_key(density) else { return self.axis_without_series() };
         let name = &columns[series[densest].column as usize];
         let Some(mut axis) = series[densest].points.take().map(|own| own.axis) else { return Axis::default() };
         let others: Vec<usize> = (0..series.len()).filter(|other| is_signal(other) && *other != densest).collect();
@@ -140,8 +163,8 @@ impl Points {
         axis
     }
 
-    fn axis_without_series(self, records: u64) -> Axis {
-        let Some(first) = self.first.filter(|_| records > 0) else { return Axis::default() };
+    fn axis_without_series(self) -> Axis {
+        let Some(first) = self.first else { return Axis::default() };
         let only = Attempt { record: 0, first_step: first, last_step: self.largest, training: 1 };
         Axis {
             step_name: Some(STEP.to_owned()),

@@ -119,19 +119,19 @@ impl Element {
             (Self::Small(kind), Value::Bytes(bytes)) if kind.width() == 1 => {
                 bytes.last().map(|byte| kind.widen(u16::from(*byte)))
             }
-            (_, Value::Varint(bits)) => self.from_varint(bits),
+            (_, Value::Varint(bits)) => self.varint_value(bits),
             (_, Value::Bytes(mut packed)) => {
                 let mut last = None;
                 while !packed.is_empty() {
                     last = Some(varint(&mut packed).ok_or(Malformed)?);
                 }
-                last.and_then(|bits| self.from_varint(bits))
+                last.and_then(|bits| self.varint_value(bits))
             }
             _ => None,
         })
     }
 
-    fn from_varint(self, bits: u64) -> Option<f64> {
+    fn varint_value(self, bits: u64) -> Option<f64> {
         match self {
             // torch's `add_tensor` fills `half_val` with the bits of a 32-bit float: no 16-bit pattern is that large.
             Self::Small(kind) => Some(match u16::try_from(bits) {
