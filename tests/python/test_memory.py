@@ -9,8 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 
+import event_files as ef
 from makers import Training, norms, trainer_state_text
 
 MIB = 2**20
@@ -94,9 +96,24 @@ def big_trainer_state(path: Path, size: int) -> int:
     return rows
 
 
+def big_event_file(path: Path, size: int) -> int:
+    """Five scalars a step, as torch's SummaryWriter logs them; returns how many steps."""
+    others = "train/loss", "train/learning_rate", "train/entropy", "perf/step_time"
+    rows = size // 278
+    steps = np.arange(1, rows + 1)
+    values = np.resize(np.array(norms(500), np.float32), rows)
+    tags = {"train/grad_norm": values} | dict.fromkeys(others, values)
+    ef.big_event_file(path, steps, ef.WALL + steps, tags)
+    return rows
+
+
 @pytest.mark.parametrize(
     ("name", "write"),
-    [("metrics.jsonl", big_jsonl), ("trainer_state.json", big_trainer_state)],
+    [
+        ("metrics.jsonl", big_jsonl),
+        ("trainer_state.json", big_trainer_state),
+        (ef.file_name(), big_event_file),
+    ],
 )
 def test_flat_in_file_size(tmp_path: Path, small: Path, name: str, write: Callable[[Path, int], int]) -> None:
     """Four times the file, hardly more memory: only the norms themselves may grow."""
