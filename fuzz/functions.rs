@@ -23,6 +23,7 @@ pub const ALL: &[(&str, Function)] = &[
     ("rlprobe", rlprobe),
     ("hf_trainer", hf_trainer),
     ("jsonl", jsonl),
+    ("csv", csv),
     ("json_tokenizer", json_tokenizer),
     ("parquet_pages", parquet_pages),
 ];
@@ -54,6 +55,15 @@ pub fn hf_trainer(data: &[u8]) {
 /// A file of JSON Lines.
 pub fn jsonl(data: &[u8]) {
     source(Format::Jsonl, &[("metrics.jsonl", data)]);
+}
+
+/// A table of each kind of name, and TensorBoard's JSON of a chart.
+pub fn csv(data: &[u8]) {
+    source(Format::Csv, &[("metrics.csv", data)]);
+    // Behind a header, more bytes are rows.
+    source(Format::Csv, &[("run-a-tag-grad_norm.csv", &[b"Wall time,Step,Value\n", data].concat())]);
+    source(Format::Csv, &[("metrics.tsv", &[b"step\tloss\tgrad_norm\tnote\n", data].concat())]);
+    source(Format::Csv, &[("grad_norm.json", data)]);
 }
 
 /// The table, the events and the manifest of an rlprobe run, each beside sound others.

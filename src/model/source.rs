@@ -9,6 +9,8 @@ pub enum Format {
     HfTrainer,
     /// JSON objects, one a line.
     Jsonl,
+    /// Delimited text with a header, and TensorBoard's exports of one chart.
+    Csv,
     /// Arrays given in memory (`scan_series`).
     Memory,
 }
@@ -20,6 +22,7 @@ impl Format {
             Self::Rlprobe => "rlprobe",
             Self::HfTrainer => "hf_trainer",
             Self::Jsonl => "jsonl",
+            Self::Csv => "csv",
             Self::Memory => "memory",
         }
     }

@@ -4,6 +4,7 @@
 pub mod axis;
 pub mod builder;
 mod clock;
+pub mod csv;
 pub mod hf_trainer;
 mod json_rows;
 pub mod jsonl;
@@ -301,6 +302,7 @@ pub static READERS: &[&dyn Reader] = &[
     &rlprobe::Rlprobe,
     &hf_trainer::HfTrainer,
     &jsonl::Jsonl,
+    &csv::Csv,
 ];
 
 /// The reader of a format; `None` for recordings that were never bytes.
