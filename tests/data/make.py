@@ -192,7 +192,7 @@ def csv(home: Path) -> None:
         "inf",
         "-Infinity",
         "+INF",
-        "1.#INF00",
+        "1.#INF",
         "0.05%",
         "1e999",
         "NA",
