@@ -26,6 +26,7 @@ pub const ALL: &[(&str, Function)] = &[
     ("hf_trainer", hf_trainer),
     ("jsonl", jsonl),
     ("tensorboard", tensorboard),
+    ("csv", csv),
     ("json_tokenizer", json_tokenizer),
     ("parquet_pages", parquet_pages),
 ];
@@ -85,6 +86,15 @@ pub fn tensorboard(data: &[u8]) {
     for bytes in [data, &[&scalar[..], data, &scalar].concat(), &whole] {
         source(Format::TensorBoard, &[("events.out.tfevents.1.host", bytes), ("events.out.tfevents.2.host", &scalar)]);
     }
+}
+
+/// A table of each kind of name, and TensorBoard's JSON of a chart.
+pub fn csv(data: &[u8]) {
+    source(Format::Csv, &[("metrics.csv", data)]);
+    // Behind a header, more bytes are rows.
+    source(Format::Csv, &[("run-a-tag-grad_norm.csv", &[b"Wall time,Step,Value\n", data].concat())]);
+    source(Format::Csv, &[("metrics.tsv", &[b"step\tloss\tgrad_norm\tnote\n", data].concat())]);
+    source(Format::Csv, &[("grad_norm.json", data)]);
 }
 
 /// The table, the events and the manifest of an rlprobe run, each beside sound others.

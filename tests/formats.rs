@@ -325,8 +325,9 @@ fn flip_one_changed_byte_costs_nothing_before_it() {
                 let describe = || format!("{}: {path}: byte {at} changed to {:#04x}", fixture.name, bytes[at] ^ change);
                 let memory = fixture.memory.with(path, changed);
                 case(&watch, describe, || memory.judge(source));
-                // A word that the end leaves open may count (`-Inf`); a flip behind it makes another word of it.
-                let in_word = at > 0 && bytes[at - 1].is_ascii_alphabetic();
+                // A word that the end leaves open may count (`-Inf`); a flip behind it makes another word of it. In UTF-16
+                // a letter is two bytes.
+                let in_word = bytes[at.saturating_sub(2)..at].iter().any(u8::is_ascii_alphabetic);
                 if number % 4 != 0 || in_word || !is_stream(source) {
                     continue;
                 }

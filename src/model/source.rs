@@ -11,6 +11,8 @@ pub enum Format {
     Jsonl,
     /// TensorBoard event files of one directory.
     TensorBoard,
+    /// Delimited text with a header, and TensorBoard's exports of one chart.
+    Csv,
     /// Arrays given in memory (`scan_series`).
     Memory,
 }
@@ -23,6 +25,7 @@ impl Format {
             Self::HfTrainer => "hf_trainer",
             Self::Jsonl => "jsonl",
             Self::TensorBoard => "tensorboard",
+            Self::Csv => "csv",
             Self::Memory => "memory",
         }
     }

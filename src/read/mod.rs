@@ -4,6 +4,7 @@
 pub mod axis;
 pub mod builder;
 mod clock;
+pub mod csv;
 pub mod hf_trainer;
 mod json_rows;
 pub mod jsonl;
@@ -310,6 +311,7 @@ pub static READERS: &[&dyn Reader] = &[
     &hf_trainer::HfTrainer,
     &jsonl::Jsonl,
     &tensorboard::TensorBoard,
+    &csv::Csv,
 ];
 
 /// The reader of a format; `None` for recordings that were never bytes.

@@ -3,6 +3,7 @@
 //! Everything here is a pure function or cursor over slices: it knows nothing of recordings, series or files, does no
 //! input or output, and sizes no allocation by a number that it reads.
 
+pub mod csv;
 pub mod json;
 pub mod lines;
 pub mod numbers;

@@ -121,6 +121,103 @@ def jsonl(home: Path) -> None:
     )
 
 
+# --- delimited text --------------------------------------------------------------------------------------------------
+
+
+def csv(home: Path) -> None:
+    """Dialects of loggers, and what spreadsheets, shells and crashes make of a table."""
+    makers.plain_csv(home / "plain.csv", Training(norms(40, seed=50, put={30: NAN, 31: -INF})))
+    makers.plain_csv(home / "long.csv", Training(norms(400, seed=51, put={250: 44.0, 300: 51.0, 301: 60.5})))
+    makers.pandas_csv(home / "pandas.csv", Training(norms(30, seed=52, put={24: NAN, 25: NAN, 26: NAN, 27: INF})))
+    makers.lightning_csv(
+        home / "lightning" / "metrics.csv", Training(norms(60, seed=53, put={50: NAN})), validate_every=15
+    )
+    losses = [1.0 + 1.0 / k for k in range(1, 16)] + [NAN]
+    makers.keras_csv(home / "keras" / "training.csv", Training([0.0] * 16, losses=losses))
+    makers.sb3_csv(home / "sb3" / "progress.csv", Training(norms(16, seed=54)))
+    makers.deepspeed_csv(home / "deepspeed.csv", Training([0.0] * 20, losses=losses[:14] + losses[6:12]), restart_at=14)
+    makers.dvclive_tsv(home / "dvclive.tsv", Training(norms(20, seed=55, put={17: INF})))
+    chart = Training(norms(24, seed=56, put={20: NAN}), steps=list(range(250, 6250, 250)))
+    makers.tensorboard_csv(home / "run-a_train-tag-train_grad_norm.csv", chart)
+    makers.tensorboard_json(home / "grad_norm (1).json", chart)
+    write(home / "quoted" / "grad_norm.json", [(home / "grad_norm (1).json").read_text().replace("NaN", '"NaN"')])
+    write(home / "cut" / "grad_norm.json", [(home / "grad_norm (1).json").read_text()[:-9]])
+    makers.wandb_chart_csv(home / "chart.csv", Training(norms(20, seed=57)))
+
+    first, again = Training(norms(20, seed=58, put={15: NAN})), Training(norms(20, seed=59), steps=list(range(11, 31)))
+    names = ["step", "loss", "grad_norm"]
+    own = [[step, loss, norm] for step, norm, loss in first.rows()]
+    resumed = [[step, loss, norm] for step, norm, loss in again.rows()]
+    makers.table(home / "resumed.csv", names, [*own, names, *resumed])
+    makers.table(home / "falling.csv", names, own[::-1])
+    # A key appears: the header is written again in the middle, with other columns.
+    wider = [["epoch", *names[:2], "kl", "grad_norm"], *([0, *row[:2], 0.01, row[2]] for row in own[10:])]
+    makers.table(home / "wider.csv", names, [*own[:10], *wider])
+    makers.table(home / "duplicates.csv", names, [row for row in own[:14] for _ in range(3)])
+    sparse = [
+        [step, loss, None if step in (7, 8, 12) else norm, mark]
+        for (step, loss, norm), mark in zip(own, MARKS, strict=True)
+    ]
+    makers.table(home / "missing.csv", [*names, "note"], sparse)
+
+    text = (home / "plain.csv").read_text()
+    lines = text.splitlines(keepends=True)
+    write(home / "crlf-bom.csv", ["\ufeff", text.replace("\n", "\r\n")])
+    write(home / "mac.csv", [text.replace("\n", "\r")])
+    write(home / "utf16.csv", [b"\xff\xfe" + text.encode("utf-16-le")])
+    write(home / "padded.csv", ["# seed 7\n# grad_norm, run 3\n\n", text.replace(",", " , ")])
+    write(home / "semicolons.csv", [text.replace(",", ";").replace(".", ",")])
+    write(home / "blanks.csv", ["# ", text.replace(",", "   ")])
+    write(home / "bars.csv", [text.replace(",", "|")])
+    write(
+        home / "nul-runs.csv",
+        ["".join(lines[:6]), "\0" * 300 + "\n", "".join(lines[6:9]), "\0" * 7, "".join(lines[9:])],
+    )
+    write(home / "unterminated.csv", [text.rstrip("\n")])
+    write(home / "cut.csv", [text[: text.rindex(",") - 3]])
+    config = '"{""lr"": 0.001, ""betas"": [0.9, 0.999]}"'
+    notes = [config, "", '"two\nlines, one cell"', 'a 5" disk', "tensor(1., device='cuda:0')"]
+    quoted = [
+        [step, note, f'"{norm}"' if step % 2 else norm] for (step, _, norm), note in zip(own, notes * 4, strict=True)
+    ]
+    makers.table(home / "quoted.csv", ["step", "config", "grad_norm"], quoted)
+    stray = [*lines[:5], lines[5].replace(",", ',"', 1), *lines[6:]]
+    write(home / "stray-quote.csv", stray)
+    write(home / "stray-quote-header.csv", ['"', text])
+    odd = [*lines[:4], "Traceback (most recent call last):\n", "4,0.5,0.25,9,9\n", "5,1.0\n", ",,\n", *lines[5:]]
+    write(home / "odd-rows.csv", odd)
+    tensors = [f"{step},tensor({loss}, device='cuda:0'),tensor({norm}, device='cuda:0')\n" for step, loss, norm in own]
+    write(home / "tensors.csv", ["step,loss,grad_norm\n", *tensors])
+    words = [
+        "nan",
+        "NaN",
+        "-nan",
+        "1.#QNAN",
+        "inf",
+        "-Infinity",
+        "+INF",
+        "1.#INF",
+        "0.05%",
+        "1e999",
+        "NA",
+        "-",
+        "True",
+    ]
+    makers.table(home / "words.csv", ["iteration", "grad_norm"], ([f"{k}/13", word] for k, word in enumerate(words)))
+    makers.table(
+        home / "names.csv",
+        ["", "step", "loss", "loss", " grad_norm ", ""],
+        ([k, *row, 7] for k, row in enumerate([s, x, x, n] for s, x, n in own)),
+    )
+    write(home / "table.csv", ["id,step,text\n", *(f'{k},{k},"Break an egg, or {k}"\n' for k in range(5))])
+    write(home / "empty" / "metrics.csv", [])
+    makers.git_lfs_pointer(home / "lfs-pointer.csv")
+
+
+# One kind of missing value after the other.
+MARKS = ["", "NA", "N/A", "None", "null", "-", "<NA>", " "] * 2 + ["a", "b", "c", "d"]
+
+
 # --- rlprobe ---------------------------------------------------------------------------------------------------------
 
 
@@ -475,6 +572,24 @@ def hostile(home: Path) -> None:
         '{"step": 6, "grad_norm": 1, "a/b": {"c/d": {"loss": 2}}, "a": {"b/c": {"d/loss": 3}}}\n',
     ]
     write(home / "keys.jsonl", keys)
+    write(home / "open-quotes.csv", ["step,grad_norm,note\n", *(f'{k},0.5,"{k}\n' for k in range(1, 40))])
+    write(
+        home / "cells.csv",
+        [
+            "step,loss,grad_norm\n",
+            "9223372036854775807,1e-400,-0.0\n",
+            "123456789012345678901234567890,1,1\n",
+            "-5,0x10,1_000\n",
+            "nan,1,1\n",
+            "7.5,1,1e3\n",
+            f"8,{'9' * 900},0.{'1' * 900}\n",
+            b"9,\xff\xfe,1\n",
+            "\0\0\n",
+            "10,\0,\x1b[31m\n",
+            "=cmd|' /C calc'!A0,1,1\n",
+            f"11{',2' * 5000}\n",
+        ],
+    )
     noise = bytes((k * k * 31 + k // 7 * 17) % 256 for k in range(2048))
     write(home / "noise.jsonl", [noise])
     write(home / "web-app" / "manifest.json", ['{"name": "app", "short_name": "a", "icons": [], "start_url": "/"}\n'])
@@ -581,7 +696,7 @@ def write(path: Path, parts: Iterable[str | bytes]) -> None:
 def main() -> None:
     """Writes all fixtures; what stood in their folders before is removed."""
     assert math.isnan(NAN)
-    for build in (hf_trainer, jsonl, rlprobe, tensorboard, hostile):
+    for build in (hf_trainer, jsonl, tensorboard, csv, rlprobe, hostile):
         home = HERE / build.__name__
         shutil.rmtree(home, ignore_errors=True)
         home.mkdir()

@@ -221,6 +221,90 @@ def dreamer(path: Path, training: Training) -> Path:
     return jsonl(path, rows)
 
 
+# --- delimited text --------------------------------------------------------------------------------------------------
+
+
+def cell(value: Any) -> str:
+    """A cell as Python's csv module and pandas write it: None is blank, a float its `repr`."""
+    return "" if value is None else str(value)
+
+
+def table(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]], *, by: str = ",", end: str = "\n") -> Path:
+    """A header and rows; nothing in them may need quotes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes("".join(by.join(map(cell, row)) + end for row in [header, *rows]).encode())
+    return path
+
+
+def plain_csv(path: Path, training: Training) -> Path:
+    """A script's own log."""
+    return table(path, ["step", "loss", "grad_norm"], ([step, loss, norm] for step, norm, loss in training.rows()))
+
+
+def pandas_csv(path: Path, training: Training) -> Path:
+    """`DataFrame.to_csv` of such a log: an index without a name, and a blank cell for NaN."""
+    rows = ([k, *(None if x != x else x for x in row)] for k, row in enumerate(training.rows()))
+    return table(path, ["", "step", "grad_norm", "loss"], rows)
+
+
+def lightning_csv(path: Path, training: Training, *, validate_every: int = 20) -> Path:
+    """metrics.csv of Lightning's CSVLogger: sorted columns, training and validation in rows of their own, CRLF."""
+    rows: list[list[Any]] = []
+    for k, (step, norm, loss) in enumerate(training.rows(), start=1):
+        rows.append([0, norm, step, loss, None])
+        if k % validate_every == 0:
+            rows.append([0, None, step, None, 1.5])
+    header = ["epoch", "grad_2.0_norm_total", "step", "train_loss", "val_loss"]
+    return table(path, header, rows, end="\r\n")
+
+
+def keras_csv(path: Path, training: Training) -> Path:
+    """Keras' CSVLogger: a row an epoch, `NA` for what a later epoch lacks, no gradient norm."""
+    rows = ([step, 0.5, loss, "NA" if step % 7 == 0 else loss + 0.5] for step, _, loss in training.rows())
+    return table(path, ["epoch", "accuracy", "loss", "val_loss"], rows)
+
+
+def sb3_csv(path: Path, training: Training) -> Path:
+    """progress.csv of Stable-Baselines3: a row a rollout, the first before any update, NaN explained variance."""
+    header = ["time/iterations", "time/total_timesteps", "train/approx_kl", "train/explained_variance", "train/loss"]
+    rows: list[list[Any]] = [[1, 2048, None, None, None]]
+    rows += ([step + 1, 2048 * (step + 1), 0.01, NAN, loss] for step, _, loss in training.rows())
+    return table(path, header, rows)
+
+
+def deepspeed_csv(path: Path, training: Training, *, restart_at: int | None = None) -> Path:
+    """One file of DeepSpeed's csv_monitor: samples for steps, and the header again after each start."""
+    rows: list[list[Any]] = [[32 * step, loss] for step, _, loss in training.rows()]
+    if restart_at is not None:
+        rows.insert(restart_at, ["step", "train_loss"])
+    return table(path, ["step", "train_loss"], rows)
+
+
+def dvclive_tsv(path: Path, training: Training) -> Path:
+    """plots/metrics/train/grad_norm.tsv of DVCLive: one metric a file."""
+    rows = ([step, norm] for step, norm, _ in training.rows())
+    return table(path, ["step", "grad_norm"], rows, by="\t")
+
+
+def tensorboard_csv(path: Path, training: Training) -> Path:
+    """What TensorBoard's page saves of one chart: the metric's name is in the file's name only."""
+    rows = ([1.7e9 + step / 2, step, norm] for step, norm, _ in training.rows())
+    return table(path, ["Wall time", "Step", "Value"], rows, end="\r\n")
+
+
+def tensorboard_json(path: Path, training: Training) -> Path:
+    """The same chart, saved as JSON: an array of triples on one line."""
+    path.write_text(json.dumps([[1.7e9 + step / 2, step, norm] for step, norm, _ in training.rows()]))
+    return path
+
+
+def wandb_chart_csv(path: Path, training: Training, run: str = "fresh-sea-19") -> Path:
+    """A chart as W&B's page exports it: everything quoted, the ends of each bin beside its mean."""
+    names = ["Step", *(f"{run} - train/grad_norm{suffix}" for suffix in ("", "__MIN", "__MAX"))]
+    rows = ([step, norm, norm, norm] for step, norm, _ in training.rows())
+    return table(path, [f'"{name}"' for name in names], ([f'"{x}"' for x in row] for row in rows))
+
+
 # --- rlprobe ---------------------------------------------------------------------------------------------------------
 
 

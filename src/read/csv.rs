@@ -1,0 +1,638 @@
+#![doc = include_str!("csv.md")]
+
+mod export;
+mod header;
+mod table;
+
+use memchr::memchr2;
+
+use self::export::JsonChart;
+use self::header::{Known, Line, Seeker};
+use self::table::Table;
+use super::{About, Confidence, Reader, Rejected, Session, is_git_lfs_pointer};
+use crate::model::{Format, PlaceUnit, Recording, Role, Source, roles};
+use crate::wire::csv::{Quotes, cells, line_end};
+use crate::wire::numbers::{Cell, parse_text_value};
+use crate::wire::utf16;
+
+/// The reader of delimited text.
+pub struct Csv;
+
+impl Reader for Csv {
+    fn format(&self) -> Format {
+        Format::Csv
+    }
+
+    fn version(&self) -> u32 {
+        1
+    }
+
+    fn about(&self) -> About {
+        About {
+            files: "*.csv, *.tsv: a header with a step column and numbers, or a known metric; TensorBoard's CSV and JSON \
+                    of one chart",
+            nonfinite: "nan, NaN, inf, -Infinity, 1.#QNAN, tensor(nan) ..., also quoted",
+            missing: "empty cell, NA, N/A, None, null, -, a row that is too short",
+            not_read: "cells beyond the header; text, units, percent signs, booleans; several runs in one table; tables \
+                       without a header",
+        }
+    }
+
+    fn recognise_name(&self, path: &str) -> Confidence {
+        let name = file_name(path);
+        let ends = |suffix: &&str| name.ends_with(*suffix);
+        if [".csv", ".tsv", ".json"].iter().any(ends) { Confidence::Maybe } else { Confidence::No }
+    }
+
+    fn recognise(&self, path: &str, head: &[u8]) -> Confidence {
+        let name = file_name(path);
+        let is_table = name.ends_with(".csv") || name.ends_with(".tsv");
+        if is_git_lfs_pointer(head) {
+            // A pointer has no cells; only the name says what it stands for.
+            return if is_table { Confidence::Likely } else { Confidence::No };
+        }
+        let head = utf16::head_as_utf8(head);
+        if name.ends_with(".json") {
+            return if export::is_json_chart(&head) { Confidence::Likely } else { Confidence::No };
+        }
+        let is_usual = USUAL_NAMES.contains(&name.as_str());
+        if head.trim_ascii().is_empty() {
+            return if is_usual { Confidence::Likely } else { Confidence::No };
+        }
+        match glance(&head) {
+            Some(glance) if glance.is_recording(is_table, is_usual) => Confidence::Likely,
+            Some(_) if is_table => Confidence::Maybe,
+            _ => Confidence::No,
+        }
+    }
+
+    fn read(&self, source: &Source, session: &mut Session<'_>) -> Result<Vec<Recording>, Rejected> {
+        // A JSON export is one line.
+        let is_json = source.parts.iter().any(|part| export::is_json(&part.name));
+        let unit = if is_json { PlaceUnit::Byte } else { PlaceUnit::Line };
+        let mut builder = session.builder(Format::Csv, unit);
+        for (index, part) in source.parts.iter().enumerate() {
+            builder.begin_part(index as u32);
+            if is_json {
+                let mut decoder = JsonChart::new(&part.name);
+                session.stream_text(part, &mut decoder, &mut builder)?;
+                if decoder.triples == 0 && decoder.broken > 0 {
+                    let detail = "no triple of wall time, step and value in it";
+                    return Err(Rejected::unreadable("not-a-recording", detail));
+                }
+                continue;
+            }
+            let mut decoder = Table::new(session.request, &part.name);
+            session.stream_text(part, &mut decoder, &mut builder)?;
+            if decoder.is_pointer {
+                return Err(Rejected::unreadable("git-lfs-pointer", "a Git LFS pointer in place of the file"));
+            }
+            if !decoder.has_header() && (decoder.cut_header || decoder.passed() > 0) {
+                return Err(match decoder.passed() {
+                    0 => Rejected::unreadable("cut-header", "the file ends inside its header"),
+                    _ => Rejected::unreadable("not-a-recording", "no line names a step or a known metric"),
+                });
+            }
+        }
+        Ok(vec![builder.finish()])
+    }
+}
+
+/// Names under which trainers are known to write tables (FORMATS F): an empty file of such a name is a recording with
+/// nothing in it.
+const USUAL_NAMES: &[&str] = &[
+    "metrics.csv",
+    "progress.csv",
+    "measurements.csv",
+    "log.csv",
+    "logs.csv",
+    "train_log.csv",
+    "training_log.csv",
+    "training.csv",
+    "history.csv",
+    "results.csv",
+    "scalars.csv",
+    "loss.csv",
+    "loss.tsv",
+    "metrics.tsv",
+    "log.tsv",
+    "progress.tsv",
+];
+
+fn file_name(path: &str) -> String {
+    path.rsplit('/').next().unwrap_or(path).to_ascii_lowercase()
+}
+
+/// What the first rows of a table hold.
+#[derive(Debug, Default)]
+struct Glance {
+    /// A column is named like a step, and a metric is one that the checks know.
+    has_step: bool,
+    has_metric: bool,
+    rows: usize,
+    /// Rows with as many cells as the header.
+    whole_rows: usize,
+    /// The step column holds numbers, and so does another that is no mere row number; a metric is a number or missing.
+    step_is_number: bool,
+    other_is_number: bool,
+    metric_is_number: bool,
+}
+
+impl Glance {
+    /// `is_table`: the name says that it is a table. Else the rows must say so.
+    fn is_recording(&self, is_table: bool, is_usual: bool) -> bool {
+        if self.rows == 0 {
+            return is_table && (self.has_metric || (self.has_step && is_usual));
+        }
+        let has_numbers = (self.has_step && self.step_is_number && self.other_is_number)
+            || (self.has_metric && self.metric_is_number);
+        has_numbers && (is_table || (self.whole_rows * 2 > self.rows && self.other_is_number))
+    }
+}
+
+/// Rows looked at.
+const ROWS: usize = 32;
+/// Cells looked at in a line of a head.
+const CELLS: usize = 65_536;
+
+/// Looks at the first rows of a head, the last of which may be cut.
+fn glance(head: &[u8]) -> Option<Glance> {
+    let mut rest = head.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(head);
+    let (mut seeker, mut header) = (Seeker::default(), None);
+    let mut glance = Glance::default();
+    let mut uses: Vec<Use> = Vec::new();
+    while !rest.is_empty() && glance.rows < ROWS && !seeker.gave_up() {
+        let end = memchr2(b'\n', b'\r', rest);
+        let line = &rest[..end.unwrap_or(rest.len())];
+        rest = end.map_or(&[][..], |end| &rest[end + line_end(rest, end)..]);
+        let line = &line[line.iter().take_while(|byte| **byte == 0).count()..];
+        if line.trim_ascii().is_empty() {
+            continue;
+        }
+        let Some(delimiter) = header else {
+            let (found, is_row) = match seeker.line(line, Known(None), CELLS) {
+                Line::Passed => continue,
+                Line::Header(found) => (found, false),
+                Line::Row(found) => (found, true),
+            };
+            header = Some(found.delimiter);
+            uses = found.names.iter().map(|name| Use::of(name)).collect();
+            glance.has_step = uses.contains(&Use::Step);
+            glance.has_metric = uses.contains(&Use::Metric);
+            if is_row {
+                glance.row(line, found.delimiter, &uses);
+            }
+            continue;
+        };
+        // A line that the head cuts says nothing, unless it is the only one.
+        if end.is_some() || glance.rows == 0 {
+            glance.row(line, delimiter, &uses);
+        }
+    }
+    header.map(|_| glance)
+}
+
+/// What a column's name makes of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Use {
+    Step,
+    Metric,
+    /// A number of the row or of what it is about.
+    Index,
+    Other,
+}
+
+impl Use {
+    fn of(name: &str) -> Self {
+        if roles::step_rank(name).is_some() {
+            return Self::Step;
+        }
+        // Rewards, rates, counts of NaN stand in tables of other things too: without a step they are no sign of a training.
+        let is_sign = |role| {
+            use Role::{EvalLoss, GradNorm, GradNormPostClip, LayerGradNorm, Loss, LossPart};
+            matches!(role, GradNorm | GradNormPostClip | LayerGradNorm | Loss | LossPart | EvalLoss)
+        };
+        if roles::role_of(name).is_some_and(is_sign) {
+            return Self::Metric;
+        }
+        let lower = name.to_ascii_lowercase();
+        let is_index = ["", "id", "idx", "index", "row", "uid", "no", "no.", "#"].contains(&lower.as_str());
+        if is_index || lower.ends_with("_id") { Self::Index } else { Self::Other }
+    }
+}
+
+impl Glance {
+    fn row(&mut self, line: &[u8], delimiter: crate::wire::csv::Delimiter, uses: &[Use]) {
+        let (mut count, mut scratch) = (0, Vec::new());
+        for (cell, usage) in cells(line, delimiter, Quotes::Rfc4180).zip(uses) {
+            count += 1;
+            let content = cell.content(line, &mut scratch).trim_ascii();
+            let mut value = parse_text_value(content);
+            let is_fraction = |content: &[u8]| {
+                let digits = content.iter().take_while(|byte| byte.is_ascii_digit()).count();
+                digits > 0 && matches!(content.get(digits), Some(b'/' | b','))
+            };
+            if value == Cell::Text && is_fraction(content) {
+                // `10/438`, and a decimal comma.
+                value = Cell::Value(0.0);
+            }
+            let is_number = matches!(value, Cell::Value(_));
+            match usage {
+                Use::Step => self.step_is_number |= is_number,
+                Use::Metric => {
+                    self.metric_is_number |= value != Cell::Text;
+                    self.other_is_number |= is_number;
+                }
+                Use::Index => {}
+                Use::Other => self.other_is_number |= is_number,
+            }
+        }
+        self.rows += 1;
+        self.whole_rows += usize::from(count == uses.len());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{FaultKind, Limits, Signal};
+    use crate::read::Request;
+    use crate::read::testing::Memory;
+    use proptest::prelude::*;
+
+    fn read_with(name: &str, text: impl Into<Vec<u8>>, chunk: usize, limits: &Limits) -> Result<Recording, Rejected> {
+        let mut files = Memory::new([(name, text)]);
+        files.chunk = chunk;
+        let source =
+            Source { format: Format::Csv, path: name.into(), directory: String::new(), parts: vec![files.part(name)] };
+        let request = Request { everything: true, ..Request::default() };
+        let mut found = files.read_with(&Csv, &source, &request, limits)?;
+        Ok(found.remove(0))
+    }
+
+    fn read(text: impl Into<Vec<u8>>) -> Recording {
+        read_with("metrics.csv", text, usize::MAX, &Limits::default()).unwrap()
+    }
+
+    /// Steps and values; NaN as its text, so that it can be compared.
+    fn points(recording: &Recording, name: &str) -> Vec<(i64, String)> {
+        let Some(series) = recording.series.iter().find(|series| series.name == name) else { return Vec::new() };
+        let Signal::Kept(kept) = &series.signal else { panic!("{name} is not kept") };
+        kept.steps.iter().zip((0..kept.values.len()).map(|row| kept.values.get(row).to_string())).collect()
+    }
+
+    fn norms(recording: &Recording) -> Vec<(i64, String)> {
+        points(recording, "grad_norm")
+    }
+
+    fn want(points: &[(i64, &str)]) -> Vec<(i64, String)> {
+        points.iter().map(|(step, value)| (*step, (*value).to_owned())).collect()
+    }
+
+    fn faults(recording: &Recording) -> Vec<(FaultKind, u64)> {
+        recording.faults.iter().map(|fault| (fault.kind, fault.place.at)).collect()
+    }
+
+    const PLAIN: &str = "step,grad_norm,loss\n1,0.5,2.5\n2,0.25,2\n";
+
+    #[test]
+    fn delimiters_line_ends_and_marks() {
+        let expected = want(&[(1, "0.5"), (2, "0.25")]);
+        let spellings = [
+            PLAIN.to_owned(),
+            PLAIN.replace(',', "\t"),
+            PLAIN.replace(',', ";").replace('.', ","),
+            PLAIN.replace(',', " | "),
+            PLAIN.replace(',', "   "),
+            PLAIN.replace(',', " , "),
+            PLAIN.replace('\n', "\r\n"),
+            PLAIN.replace('\n', "\r"),
+            PLAIN.replace('\n', "\r\r\n"),
+            format!("\u{feff}{PLAIN}"),
+            format!("# a comment\n\n# loss, of run 7\n{PLAIN}"),
+            format!("# {}", PLAIN.replace(',', " ")),
+            format!("\n{}\n\n", PLAIN.replace('\n', "\n\n")),
+            PLAIN.replace("0.5", "\"0.5\"").replace("step", "\"step\""),
+        ];
+        for text in spellings {
+            let recording = read(text.as_str());
+            assert_eq!(norms(&recording), expected, "{text:?}");
+            assert_eq!(points(&recording, "loss"), want(&[(1, "2.5"), (2, "2")]), "{text:?}");
+            assert!(recording.faults.is_empty() && !recording.unterminated, "{text:?}: {:?}", recording.faults);
+            assert_eq!(recording.records, 2, "{text:?}");
+        }
+        let utf16: Vec<u8> = PLAIN.encode_utf16().flat_map(u16::to_be_bytes).collect();
+        assert_eq!(norms(&read(utf16)), expected);
+    }
+
+    #[test]
+    fn missing_is_not_nan() {
+        for missing in ["", " ", "NA", "N/A", "None", "null", "-", "<NA>", "\"\"", "\"NA\""] {
+            let recording = read(format!("step,grad_norm,loss\n1,{missing},1\n2,nan,1\n3,{missing},nan\n"));
+            assert_eq!(norms(&recording), want(&[(2, "NaN")]), "{missing:?}");
+            let series = recording.series.iter().find(|series| series.name == "grad_norm").unwrap();
+            assert_eq!(series.gaps, 2, "{missing:?}");
+        }
+        for text in ["0.5%", "12 s", "true", "0.5abc", "1 2", "\"{\"\"a\"\": 1}\"", "1,000"] {
+            let text = if text == "1,000" { "\"1,000\"" } else { text };
+            let recording = read(format!("step,grad_norm\n1,{text}\n2,0.5\n"));
+            assert_eq!(norms(&recording), want(&[(2, "0.5")]), "{text:?}");
+            assert_eq!(recording.series[0].gaps, 0, "{text:?}: the cell was filled");
+        }
+    }
+
+    #[test]
+    fn every_spelling_of_a_value() {
+        for (text, value) in [
+            ("NaN", "NaN"),
+            ("-nan", "NaN"),
+            ("1.#QNAN", "NaN"),
+            ("\"nan\"", "NaN"),
+            (" inf ", "inf"),
+            ("-Infinity", "-inf"),
+            ("tensor(0.5)", "0.5"),
+            ("tensor(nan, device='cuda:0')", "NaN"),
+            ("\"tensor(0.5, device='cuda:0')\"", "0.5"),
+            ("np.float64(0.5)", "0.5"),
+            ("5e-1", "0.5"),
+            ("+.5", "0.5"),
+            ("1e999", "inf"),
+        ] {
+            let recording = read(format!("step,grad_norm,loss\n1,{text},2\n"));
+            assert_eq!(norms(&recording), want(&[(1, value)]), "{text:?}");
+            assert_eq!(points(&recording, "loss"), want(&[(1, "2")]), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn steps_are_exact_whole_and_sometimes_fractions_or_blank() {
+        let recording = read("step,grad_norm\n9007199254740993,1\n9223372036854775807,2\n");
+        assert_eq!(norms(&recording), want(&[(9_007_199_254_740_993, "1"), (i64::MAX, "2")]));
+        let recording = read("step,grad_norm\n1/2046,1\n\"2/2046\",2\n,3\n4.0,4\n5.5,5\n");
+        assert_eq!(norms(&recording), want(&[(1, "1"), (2, "2"), (2, "3"), (4, "4"), (5, "5")]));
+        assert!(recording.axis.fractional);
+        let recording = read("grad_norm,epoch,global_step\n1,0,10\n2,0,20\n");
+        assert_eq!(norms(&recording), want(&[(10, "1"), (20, "2")]));
+        assert_eq!(recording.axis.step_name.as_deref(), Some("global_step"));
+        let recording = read("loss\n0.5\n0.25\n");
+        assert_eq!(points(&recording, "loss"), want(&[(0, "0.5"), (1, "0.25")]));
+    }
+
+    #[test]
+    fn headers_again_and_others() {
+        let recording = read("step,grad_norm\n1,1\n2,2\nstep,grad_norm\n2,3\n");
+        assert_eq!((norms(&recording), recording.records), (want(&[(1, "1"), (2, "2"), (2, "3")]), 3));
+        let recording = read(",step,grad_norm\n0,1,1\n,step,grad_norm\n0,2,2\n");
+        assert_eq!((norms(&recording), recording.records), (want(&[(1, "1"), (2, "2")]), 2));
+        let recording = read("step,grad_norm\n1,1\nepoch,step,kl,grad_norm\n0,2,9,2\n0,3,9,3\n");
+        assert_eq!(norms(&recording), want(&[(1, "1"), (2, "2"), (3, "3")]));
+        assert_eq!(points(&recording, "kl"), want(&[(2, "9"), (3, "9")]));
+        let recording = read("\"step\",\"a\nb\",grad_norm\n1,7,1\n\"step\",\"a\nb\",grad_norm\n2,7,2\nx,7\n");
+        assert_eq!(norms(&recording), want(&[(1, "1"), (2, "2")]));
+        assert_eq!(recording.series[0].name, "a\nb");
+        assert_eq!(recording.records, 3);
+        // Prose is no header, though it names a metric.
+        let recording = read("step,grad_norm\n1,1\nresumed: new loss scale, gradient norm\n2,2\n");
+        assert_eq!(norms(&recording), want(&[(1, "1"), (2, "2")]));
+    }
+
+    #[test]
+    fn names_are_trimmed_and_told_apart() {
+        let recording = read(", step ,\"grad_norm\" ,x,x,x.1,x,\n0,1,0.5,1,2,3,4,5\n");
+        let names: Vec<&str> = recording.series.iter().map(|series| series.name.as_str()).collect();
+        assert_eq!(names, ["Unnamed: 0", "grad_norm", "x", "x.1", "x.1.1", "x.2", "Unnamed: 7"]);
+        let header = format!("step,grad_norm{}\n1,2{}\n", ",a".repeat(70_000), ",1".repeat(70_000));
+        let recording = read(header);
+        assert_eq!(norms(&recording), want(&[(1, "2")]));
+        assert_eq!(faults(&recording)[0], (FaultKind::Limit, 1));
+    }
+
+    #[test]
+    fn rows_of_other_lengths() {
+        let recording =
+            read("step,loss,grad_norm\n1,1\n2,1,2,\n3,1,3,9\n4,1,4,9,9\nTraceback:\n  File \"a\", line 5\n,,\n5,1,5\n");
+        assert_eq!(norms(&recording), want(&[(2, "2"), (3, "3"), (4, "4"), (5, "5")]));
+        assert_eq!(points(&recording, "loss").len(), 5);
+        assert_eq!(
+            faults(&recording),
+            [(FaultKind::Unparsable, 4), (FaultKind::Unparsable, 6), (FaultKind::Unparsable, 7)]
+        );
+        assert_eq!(recording.records, 5);
+    }
+
+    #[test]
+    fn a_stray_quote_costs_its_cell() {
+        let text = "step,note,grad_norm\n1,a,1\n2,\"b,2\n3,c,3\n4,d,4\n";
+        let recording = read(text);
+        assert_eq!(norms(&recording), want(&[(1, "1"), (2, "2"), (3, "3"), (4, "4")]));
+        assert_eq!(faults(&recording), [(FaultKind::Unparsable, 3)]);
+        // Two stray quotes make a pair, with text behind it.
+        let recording = read("step,grad_norm,note\n1,1,\"a\n2,2,\"b\n3,3,\"c\n4,4,d\n");
+        assert_eq!(norms(&recording), want(&[(1, "1"), (2, "2"), (3, "3"), (4, "4")]));
+        // Text of several lines is no row of the table, and places count its lines.
+        let recording = read("step,note,grad_norm\n1,\"two\nlines, here\r\nand there\",1\n2,x,nan\n");
+        assert_eq!(norms(&recording), want(&[(1, "1"), (2, "NaN")]));
+        let Signal::Kept(kept) = &recording.series[0].signal else { panic!("kept") };
+        assert_eq!(kept.places.iter().collect::<Vec<_>>(), [2, 5]);
+        // What stands before it counts, in quotes or not.
+        let recording = read("step,grad_norm,note\n\"1\",\"1\",\"a\"\"\n\"2\",\"2\",\"b\"\n");
+        assert_eq!(norms(&recording), want(&[(1, "1"), (2, "2")]));
+        // In the header it does not swallow the file.
+        let recording = read("step,\"loss,grad_norm\n1,2,1\n2,2,2\n3,2,3\n4,2,4\n5,2,5\n");
+        assert_eq!(norms(&recording).len(), 5);
+        assert_eq!(faults(&recording), [(FaultKind::Unparsable, 1)]);
+    }
+
+    #[test]
+    fn stray_bytes_cost_their_cell_or_nothing() {
+        let recording = read(b"step,loss,grad_norm\n1,1,1\n\0\0\0\n\0\0\x002,1,2\n3,\0\0,3\n4,1,4\n".to_vec());
+        assert_eq!(norms(&recording), want(&[(1, "1"), (2, "2"), (3, "3"), (4, "4")]));
+        assert_eq!(faults(&recording), [(FaultKind::Stray, 3), (FaultKind::Stray, 4), (FaultKind::Stray, 5)]);
+        let recording = read(b"step,\xff\xfe,grad_norm\n1,\xff,1\n".to_vec());
+        assert_eq!(norms(&recording), want(&[(1, "1")]));
+    }
+
+    #[test]
+    fn the_last_cell_counts_if_its_end_was_seen() {
+        let header = "step,loss,grad_norm\n1,2,1\n";
+        for (tail, found, unterminated) in [
+            ("2,2,2\n", "2", false),
+            ("2,2,2", "", true),
+            ("2,2,nan", "NaN", true),
+            ("2,2,-in", "", true),
+            ("2,2,-inf", "-inf", true),
+            ("2,2,-infi", "-inf", true),
+            ("2,2,\"2\"", "", true),
+            ("2,2,\"nan\"", "NaN", true),
+            ("2,2,\"nan", "", true),
+            ("2,2,\"2", "", true),
+            ("2,2,2,", "2", true),
+            ("2,2,", "", true),
+            ("2,nan", "", false),
+            ("2,2", "", false),
+            ("2", "", false),
+            ("2,\"a\n", "", false),
+        ] {
+            let recording = read(format!("{header}{tail}"));
+            let second: Vec<String> = norms(&recording).into_iter().skip(1).map(|(_, value)| value).collect();
+            assert_eq!(second.concat(), found, "{tail:?}");
+            assert_eq!(recording.unterminated, unterminated, "{tail:?}");
+            let cut = if unterminated || tail.ends_with("2\n") { vec![] } else { vec![(FaultKind::Truncated, 3)] };
+            assert_eq!(faults(&recording), cut, "{tail:?}");
+            let losses = points(&recording, "loss").len();
+            assert_eq!(
+                losses,
+                if unterminated || tail.ends_with("2\n") || tail.contains("nan") { 2 } else { 1 },
+                "{tail:?}"
+            );
+        }
+        // A step that is still to come would place what came before it.
+        let recording = read("grad_norm,step\n1,1\nnan,2");
+        assert_eq!(norms(&recording), want(&[(1, "1")]));
+        assert_eq!(faults(&recording), [(FaultKind::Truncated, 3), (FaultKind::Unparsable, 3)]);
+        // What may repeat a record does not count either.
+        let recording = read("step,loss,grad_norm\n1,2,1\n1,2,1\n1,2,1");
+        assert_eq!((norms(&recording), recording.records), (want(&[(1, "1")]), 1));
+    }
+
+    #[test]
+    fn headers_that_the_end_cuts() {
+        let recording = read("step,loss,grad_norm");
+        assert_eq!((recording.records, recording.unterminated), (0, true));
+        let code = |text: &str| match read_with("a.csv", text, usize::MAX, &Limits::default()) {
+            Err(Rejected::Unreadable { code, .. }) => code,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(code("id,\"st"), "cut-header");
+        assert_eq!(code("some text\nand more of it\n"), "not-a-recording");
+        assert_eq!(code("version https://git-lfs.github.com/spec/v1\noid"), "git-lfs-pointer");
+        assert_eq!(read("").records, 0);
+    }
+
+    #[test]
+    fn a_line_over_the_limit_is_passed_over_whatever_the_windows() {
+        let text = format!("step,note,grad_norm\n1,a,1\n2,{},2\n3,\"{}\n4,a,4\n", "x".repeat(3000), "y".repeat(900));
+        let limits = Limits { record: 1024, ..Limits::default() };
+        for chunk in [usize::MAX, 100] {
+            let recording = read_with("a.csv", text.as_str(), chunk, &limits).unwrap();
+            assert_eq!(norms(&recording), want(&[(1, "1"), (4, "4")]));
+            assert_eq!(faults(&recording), [(FaultKind::Limit, 3), (FaultKind::Unparsable, 4)]);
+        }
+    }
+
+    #[test]
+    fn charts_of_tensorboard() {
+        let csv = "Wall time,Step,Value\r\n1748869402.75,250,107.25\r\n1748869403.5,500,nan\r\n";
+        let json = "[[1748869402.75, 250, 107.25], [1748869403.5, 500, NaN]]";
+        let quoted = "[\n  [1748869402.75, 250, 107.25],\n  [1748869403.5, 500, \"NaN\"]\n]\n";
+        for (name, text) in [
+            ("run-a-tag-grad_norm.csv", csv),
+            ("grad_norm (2).csv", csv),
+            ("grad_norm.json", json),
+            ("grad_norm.json", quoted),
+        ] {
+            assert_eq!(Csv.recognise(name, text.as_bytes()), Confidence::Likely, "{name}");
+            let recording = read_with(name, text, 7, &Limits::default()).unwrap();
+            assert_eq!(norms(&recording), want(&[(250, "107.25"), (500, "NaN")]), "{name}");
+            assert_eq!(recording.started, Some(1_748_869_402_750));
+            assert!(recording.faults.is_empty());
+        }
+        let cut = read_with("grad_norm.json", &json[..json.len() - 2], 7, &Limits::default()).unwrap();
+        assert_eq!(norms(&cut), want(&[(250, "107.25"), (500, "NaN")]));
+        assert_eq!(cut.faults[0].kind, FaultKind::Truncated);
+        let broken = "[[1.5, 1, 1], [2, oops], [2.5, 3, 3], {}, [3.5, 4, 4]]";
+        let broken = read_with("grad_norm.json", broken, 7, &Limits::default()).unwrap();
+        assert_eq!(norms(&broken), want(&[(1, "1"), (3, "3"), (4, "4")]));
+        assert_eq!(broken.faults[0].kind, FaultKind::Unparsable);
+    }
+
+    #[test]
+    fn only_recordings_are_recognised() {
+        let sure = |name: &str, head: &str| Csv.recognise(name, head.as_bytes());
+        for (name, head) in [
+            ("a.csv", "step,x\n1,2\n"),
+            ("a.csv", "epoch;x\n1;0,5\n"),
+            ("a.tsv", "method\tloss\na\t0.5\n"),
+            ("a.csv", "loss,grad_norm\n"),
+            ("a.csv", "step,grad_norm\n1,"),
+            ("metrics.csv", ""),
+            ("progress.csv", "step,x\n"),
+            ("a.csv", "# seed 3\nstep,loss\n1,\n"),
+            ("a.txt", "step loss\n1 0.5\n2 0.25\n"),
+            ("a.log", "step,grad_norm\n1,0.5\n"),
+            ("a.csv", "version https://git-lfs.github.com/spec/v1\noid"),
+        ] {
+            assert_eq!(sure(name, head), Confidence::Likely, "{name}: {head:?}");
+        }
+        for (name, head) in [
+            ("a.csv", "id,step,text\n1,1,crack\n2,2,stir\n"),
+            ("a.csv", "step,instruction\none,stir\n"),
+            ("a.csv", "prompt,completion\na,b\n"),
+            ("a.csv", "metric,n_nan,n_inf\na,1,2\n"),
+            ("a.csv", "text,loss\na,what was lost\n"),
+            ("a.csv", ""),
+            ("a.csv", "{\"step\": 1, \"loss\": 2}\n"),
+            ("a.jsonl", "{\"step\": 1, \"loss\": 2}\n{\"step\": 2, \"loss\": 2}\n"),
+            ("a.json", "[{\"step\": 1, \"loss\": 2}]"),
+            ("a.json", "[[0.5, 0.25, 1], [1, 2, 3]]"),
+            ("a.log", "step 1 loss 0.5\nstep 2 loss 0.25\n"),
+            ("a.log", "step, loss and gradient norm\nare printed below\n"),
+            ("a.txt", "version https://git-lfs.github.com/spec/v1\noid"),
+        ] {
+            assert!(sure(name, head) <= Confidence::Maybe, "{name}: {head:?}");
+        }
+        assert_eq!(Csv.recognise_name("a/B.CSV"), Confidence::Maybe);
+        assert_eq!(Csv.recognise_name("a/b.txt"), Confidence::No);
+    }
+
+    #[test]
+    fn columns_that_are_not_asked_for_are_told_by_their_first_cells() {
+        let mut text = String::from("step,grad_norm,host,x,date\n");
+        for step in 0..20 {
+            text += &format!("{step},0.5,172.31.19.219,{step}.5,2020-04-22_15-32-51\n");
+        }
+        let files = Memory::new([("metrics.csv", text)]);
+        let source = Source {
+            format: Format::Csv,
+            path: "metrics.csv".into(),
+            directory: String::new(),
+            parts: vec![files.part("metrics.csv")],
+        };
+        let recording = files.read(&Csv, &source).unwrap().remove(0);
+        assert_eq!(recording.unrecognised, ["x"]);
+        assert_eq!(recording.series.len(), 1);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(3_000))]
+
+        #[test]
+        fn any_text_reads_alike_in_any_windows(
+            rows in "([0-9nN.,;\"\r\n\0 a-]|,0\\.5|\n[0-9],|step,grad_norm,loss\n|nan|\"\"){0,60}",
+            chunk in 1usize..40,
+        ) {
+            let text = format!("step,grad_norm,loss\n{rows}");
+            let limits = Limits { record: 256, ..Limits::default() };
+            let whole = read_with("a.csv", text.as_str(), usize::MAX, &limits).unwrap();
+            let chopped = read_with("a.csv", text.as_str(), chunk, &limits).unwrap();
+            prop_assert_eq!(format!("{whole:?}"), format!("{chopped:?}"));
+        }
+
+        #[test]
+        fn a_cut_takes_points_from_the_end_only(
+            rows in proptest::collection::vec(
+                "(0\\.[0-9]{1,2}|nan|-inf|\"1\"|NA|),([0-9]|x|\"a,b\"|inf|\"c\nd\")(\n|\r\n|\r)", 1..8),
+            cut in 0usize..200,
+        ) {
+            let rows: String = rows.iter().enumerate().map(|(step, row)| format!("{step},{row}")).collect();
+            let text = format!("step,grad_norm,loss\n{rows}");
+            let cut = cut.min(text.len());
+            let whole = read(text.as_str());
+            let Ok(part) = read_with("a.csv", &text[..cut], usize::MAX, &Limits::default()) else { return Ok(()) };
+            for name in ["grad_norm", "loss"] {
+                let (whole, part) = (points(&whole, name), points(&part, name));
+                prop_assert!(whole.starts_with(&part), "{name}: {part:?} of {whole:?}");
+            }
+        }
+    }
+}
