@@ -116,7 +116,7 @@ def label_mismatches(row: dict[str, str], corpus: Path) -> list[str]:
         if not want["n"] - repeated <= got["n"] <= want["n"]:
             wrong.append(f"got {got['n']} points, want {want['n'] - repeated} to {want['n']}")
         want["n"] = got["n"]
-        if math.isclose(got["median"], want["median"], rel_tol=0.02):
+        if None not in (got["median"], want["median"]) and math.isclose(got["median"], want["median"], rel_tol=0.02):
             want["median"] = got["median"]
     wrong += [f"{key}: got {got[key]}, want {want[key]}" for key in want if got[key] != want[key]]
 

@@ -45,22 +45,38 @@ fn element(dtype: u64) -> Option<Element> {
     })
 }
 
+/// The field that lists elements of a `DataType` where they are not in `tensor_content`.
+fn list_field(dtype: u64) -> u32 {
+    match dtype {
+        1 => 5,
+        2 => 6,
+        9 => 10,
+        10 => 11,
+        14 | 19 => 13,
+        22 => 16,
+        23 => 17,
+        24.. => 18,
+        _ => 7,
+    }
+}
+
 /// The number in a tensor of one element; `None` if it has several, or none that is a real number.
 pub fn number(tensor: &[u8]) -> Result<Option<Number>, Malformed> {
-    let (mut dtype, mut single, mut content, mut listed) = (0, true, None, None);
+    let (mut dtype, mut single, mut content) = (0, true, None);
     for field in Fields::new(tensor) {
         match field? {
             (1, Value::Varint(code)) => dtype = code,
             (2, Value::Bytes(shape)) => single = is_single(shape)?,
             (4, Value::Bytes(bytes)) => content = Some(bytes).filter(|bytes| !bytes.is_empty()),
-            (5 | 6 | 7 | 10 | 11 | 13 | 16 | 17 | 18, value) => listed = Some(value),
             _ => {}
         }
     }
+    // The fields were walked once: no error is left.
+    let listed = Fields::new(tensor).flatten().filter(|(field, _)| *field == list_field(dtype)).last();
     let Some(element) = element(dtype).filter(|_| single) else { return Ok(None) };
     let value = match (content, listed) {
         (Some(bytes), _) => element.stored(bytes),
-        (None, Some(value)) => element.listed(value)?,
+        (None, Some((_, value))) => element.listed(value)?,
         // Fields of default value are not written: an empty tensor of one element holds a zero.
         (None, None) => Some(0.0),
     };
@@ -113,13 +129,18 @@ impl Element {
         Ok(match (self, value) {
             (Self::F32, Value::Fixed32(bits)) => Some(f64::from(f32::from_bits(bits))),
             (Self::F64, Value::Fixed64(bits)) => Some(f64::from_bits(bits)),
-            (Self::F32, Value::Bytes(packed)) => packed.last_chunk().map(|bytes| f64::from(f32::from_le_bytes(*bytes))),
-            (Self::F64, Value::Bytes(packed)) => packed.last_chunk().map(|bytes| f64::from_le_bytes(*bytes)),
+            (Self::F32, Value::Bytes(packed)) if packed.len().is_multiple_of(4) => {
+                packed.last_chunk().map(|bytes| f64::from(f32::from_le_bytes(*bytes)))
+            }
+            (Self::F64, Value::Bytes(packed)) if packed.len().is_multiple_of(8) => {
+                packed.last_chunk().map(|bytes| f64::from_le_bytes(*bytes))
+            }
             // `float8_val` is bytes, not packed numbers.
             (Self::Small(kind), Value::Bytes(bytes)) if kind.width() == 1 => {
                 bytes.last().map(|byte| kind.widen(u16::from(*byte)))
             }
             (_, Value::Varint(bits)) => self.varint_value(bits),
+            (Self::F32 | Self::F64, _) => None,
             (_, Value::Bytes(mut packed)) => {
                 let mut last = None;
                 while !packed.is_empty() {
@@ -189,6 +210,8 @@ mod tests {
         assert_eq!(value(b"\x08\x01\x12\x02\x12\x00"), None, "shape [0]");
         assert_eq!(value(b"\x08\x07\x42\x01a"), None, "a text");
         assert_eq!(value(b"\x08\x01\x22\x03\0\0\x20"), None, "three bytes of a float");
+        assert_eq!(value(b"\x08\x02\x32\x0c\0\0\0\0\0\0\x04\x40\0\0\0\0"), None, "one and a half doubles");
+        assert_eq!(value(b"\x08\x02\x6a\x02\x80\x78"), Some(0.0), "a double with a list of halves has none of its own");
         assert_eq!(number(b"\x08\x03\x3a\x01\xff"), Err(Malformed));
     }
 }
