@@ -14,8 +14,16 @@ import gradscan as gs
 from conftest import Count
 
 # Formats that have a reader, as EXPECTED.tsv calls them, and the folders that LABELS.tsv keeps them under.
-FORMATS = {"hf_trainer", "jsonl"}
-LABEL_FORMATS = {"hf-trainer-state", "jsonl", "rllib-result-json", "llamafactory-trainer-log"}
+FORMATS = {"hf_trainer", "jsonl", "csv"}
+LABEL_FORMATS = {
+    "hf-trainer-state",
+    "jsonl",
+    "rllib-result-json",
+    "llamafactory-trainer-log",
+    "csv",
+    "tensorboard-ui-export",
+    "wandb-history-csv",
+}
 
 OPEN = "?"
 STEP_FIELDS = ("first_step", "onset_step", "last_good_step")
@@ -102,6 +110,8 @@ def test_labels(corpus: Path, count: Count) -> None:
 def label_mismatches(row: dict[str, str], corpus: Path) -> list[str]:
     """How a series, read and scanned, differs from its line of LABELS.tsv."""
     path, name = corpus / row["path"], row["metric"].replace("/", ".")
+    if name == "Value":  # TensorBoard's export of one chart: the metric is named by the file
+        name = path.stem
     recording = gs.read(path)
     metric = next((found for found in recording.names if found.replace("/", ".") == name), None)
     if metric is None:
@@ -114,7 +124,7 @@ def label_mismatches(row: dict[str, str], corpus: Path) -> list[str]:
         if not want["n"] - repeated <= got["n"] <= want["n"]:
             wrong.append(f"got {got['n']} points, want {want['n'] - repeated} to {want['n']}")
         want["n"] = got["n"]
-        if math.isclose(got["median"], want["median"], rel_tol=0.02):
+        if want["median"] is not None and math.isclose(got["median"], want["median"], rel_tol=0.02):
             want["median"] = got["median"]
     wrong += [f"{key}: got {got[key]}, want {want[key]}" for key in want if got[key] != want[key]]
 
@@ -134,14 +144,14 @@ def label_mismatches(row: dict[str, str], corpus: Path) -> list[str]:
 
 def facts(steps: np.ndarray, values: np.ndarray) -> dict[str, Any]:
     finite = values[np.isfinite(values)]
-    median = float(np.median(finite)) if finite.size else math.nan
+    median = float(np.median(finite)) if finite.size else None
     return {
         "n": len(values),
         "first_step": int(steps[0]),
         "nan": int(np.isnan(values).sum()),
         "inf": int(np.isinf(values).sum()),
         "median": median,
-        "n_gt_10x": int((finite > 10 * median).sum()),
+        "n_gt_10x": 0 if median is None else int((finite > 10 * median).sum()),
     }
 
 
@@ -151,7 +161,7 @@ def label(row: dict[str, str]) -> dict[str, Any]:
         "first_step": int(row["first_step"]),
         "nan": int(row["n_nan"]),
         "inf": int(row["n_inf"]),
-        "median": float(row["median_finite"]),
+        "median": float(row["median_finite"]) if row["median_finite"] else None,
         "n_gt_10x": int(row["n_gt_10x_median"]),
     }
 
