@@ -59,7 +59,7 @@ impl Reader for Csv {
         if head.trim_ascii().is_empty() {
             return if is_usual { Confidence::Likely } else { Confidence::No };
         }
-        match glance(&head) {
+        match glance(&head, is_table) {
             Some(glance) if glance.is_recording(is_table, is_usual) => Confidence::Likely,
             Some(_) if is_table => Confidence::Maybe,
             _ => Confidence::No,
@@ -156,7 +156,7 @@ const ROWS: usize = 32;
 const CELLS: usize = 65_536;
 
 /// Looks at the first rows of a head, the last of which may be cut.
-fn glance(head: &[u8]) -> Option<Glance> {
+fn glance(head: &[u8], is_table: bool) -> Option<Glance> {
     let mut rest = head.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(head);
     let (mut seeker, mut header) = (Seeker::default(), None);
     let mut glance = Glance::default();
@@ -187,6 +187,9 @@ fn glance(head: &[u8]) -> Option<Glance> {
         // A line that the head cuts says nothing, unless it is the only one.
         if end.is_some() || glance.rows == 0 {
             glance.row(line, delimiter, &uses);
+        }
+        if is_table && glance.is_recording(true, false) {
+            break;
         }
     }
     header.map(|_| glance)

@@ -172,7 +172,7 @@ pub fn find_end(bytes: &[u8], at: usize, delimiter: Delimiter) -> usize {
 }
 
 /// Cells are short: eight bytes at a time in a register beat a call into a vectorised search.
-#[inline]
+#[inline(always)]
 fn find_byte(bytes: &[u8], mut at: usize, delimiter: u8) -> usize {
     const ONES: u64 = 0x0101_0101_0101_0101;
     const HIGHS: u64 = ONES << 7;

@@ -14,8 +14,17 @@ import gradscan as gs
 from conftest import Count
 
 # Formats that have a reader, as EXPECTED.tsv calls them, and the folders that LABELS.tsv keeps them under.
-FORMATS = {"hf_trainer", "jsonl", "tensorboard"}
-LABEL_FORMATS = {"hf-trainer-state", "jsonl", "rllib-result-json", "llamafactory-trainer-log", "tensorboard"}
+FORMATS = {"hf_trainer", "jsonl", "tensorboard", "csv"}
+LABEL_FORMATS = {
+    "hf-trainer-state",
+    "jsonl",
+    "rllib-result-json",
+    "llamafactory-trainer-log",
+    "tensorboard",
+    "csv",
+    "tensorboard-ui-export",
+    "wandb-history-csv",
+}
 # Labelled series that are no signal of the two checks: timers, twins over another axis, loss scales.
 NO_SIGNAL = {"grad-norm vs samples", "loss-scale", "ray/tune/info/grad_time_ms"}
 
@@ -104,6 +113,8 @@ def test_labels(corpus: Path, count: Count) -> None:
 def label_mismatches(row: dict[str, str], corpus: Path) -> list[str]:
     """How a series, read and scanned, differs from its line of LABELS.tsv."""
     path, name = corpus / row["path"], row["metric"].replace("/", ".")
+    if name == "Value":  # TensorBoard's export of one chart: the metric is named by the file
+        name = path.stem
     recording = gs.read(path)
     metric = next((found for found in recording.names if found.replace("/", ".") == name), None)
     if metric is None:

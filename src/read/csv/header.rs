@@ -1,5 +1,7 @@
 //! Finds the header of a table: its delimiter and its column names.
 
+use memchr::memchr;
+
 use super::export;
 use crate::model::roles;
 use crate::read::Request;
@@ -65,15 +67,18 @@ impl Header {
         if matches!(line.first(), None | Some(b'{' | b'[' | b'<')) {
             return None;
         }
+        let cut = |delimiter| Self::cut(line, Delimiter::Byte(delimiter), Quotes::Rfc4180, most);
+        let occurs = |delimiter: &u8| memchr(*delimiter, line).is_some();
+        let mut cuts: Vec<Self> = DELIMITERS.into_iter().filter(occurs).map(cut).collect();
+        cuts.retain(|header| header.names.len() > 1);
+        // Names are compared with the whole table of roles: where there is nothing to choose, one known name will do.
+        let enough = if cuts.len() == 1 { 1 } else { usize::MAX };
         let mut best: Option<Self> = None;
-        for delimiter in DELIMITERS {
-            let mut header = Self::cut(line, Delimiter::Byte(delimiter), Quotes::Rfc4180, most);
-            if header.names.len() > 1 {
-                header.known = header.names.iter().filter(|name| known.has(name)).count();
-                let better = |best: &Self| (header.known, header.names.len()) > (best.known, best.names.len());
-                if best.as_ref().is_none_or(better) {
-                    best = Some(header);
-                }
+        for mut header in cuts {
+            header.known = header.names.iter().filter(|name| known.has(name)).take(enough).count();
+            let better = |best: &Self| (header.known, header.names.len()) > (best.known, best.names.len());
+            if best.as_ref().is_none_or(better) {
+                best = Some(header);
             }
         }
         if best.is_none() {

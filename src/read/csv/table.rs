@@ -41,7 +41,7 @@ pub(super) struct Table<'r> {
     header: Vec<u8>,
     line: u64,
     scratch: Vec<u8>,
-    /// What stands before the last cell of the newest records, as hashes.
+    /// What stands before the last cell of the newest records, in brief.
     heads: [u64; RECENT],
     heads_next: usize,
     /// Inside a line that is passed over.
@@ -308,15 +308,11 @@ impl<'r> Table<'r> {
         let bytes = &rest[..scanned.end];
         let is_row = self.tell(&scanned, bytes, into);
         if is_row {
-            let hash = if scanned.cells >= self.columns.len() {
-                let head = fingerprint(&bytes[..scanned.head]);
-                self.heads[self.heads_next] = head;
+            if scanned.cells >= self.columns.len() {
+                self.heads[self.heads_next] = brief(&bytes[..scanned.head]);
                 self.heads_next = (self.heads_next + 1) % RECENT;
-                head.rotate_left(31) ^ fingerprint(&bytes[scanned.head..])
-            } else {
-                fingerprint(bytes)
-            };
-            into.end_row(Some(hash));
+            }
+            into.end_row(Some(fingerprint(bytes)));
             if into.wants_changed() {
                 self.columns.iter_mut().for_each(|column| column.want = into.want(column.id));
             }
@@ -545,11 +541,11 @@ impl<'r> Table<'r> {
         let is_whole = all >= count && scanned.has_number && !awaits_step;
         if is_whole {
             let head = if count > 1 { found[count - 2].next } else { 0 };
-            let hash = fingerprint(&rest[..head]);
+            let hash = brief(&rest[..head]);
             // What it may repeat is known by all of it but the cell that is open.
             let may_repeat = count > 1 && self.columns.iter().any(|column| column.is_step);
             if last_is_bad || !(may_repeat && self.heads.contains(&hash)) {
-                into.end_row(Some(hash.rotate_left(31) ^ fingerprint(&rest[head..])));
+                into.end_row(Some(fingerprint(rest)));
                 into.unterminated = true;
                 return;
             }
@@ -567,15 +563,28 @@ impl<'r> Table<'r> {
     }
 }
 
+/// Equal for equal bytes, and seldom for others: its length and both ends. It is asked for once a file, and made once a
+/// record.
+#[inline]
+fn brief(bytes: &[u8]) -> u64 {
+    let word = |word: Option<&[u8; 8]>| word.map_or(0, |word| u64::from_le_bytes(*word));
+    let ends = if bytes.len() < 8 {
+        bytes.iter().fold(0, |word, byte| word << 8 | u64::from(*byte))
+    } else {
+        word(bytes.first_chunk()) ^ word(bytes.last_chunk()).rotate_left(29)
+    };
+    ends ^ (bytes.len() as u64).rotate_left(48)
+}
+
 /// Whether a cell that begins so ends at the next delimiter and is filled, whatever it holds: no quote, no word for
 /// "missing", no call that may hold a comma.
-#[inline]
+#[inline(always)]
 fn is_plain(first: u8) -> bool {
     !matches!(first, b'"' | b' ' | b'\t' | b'-' | b'<' | b'N' | b'n' | b't' | b'T' | b'A' | b'a')
 }
 
 /// The integer that begins at `at`, and the index after it; `None` beyond 18 digits.
-#[inline]
+#[inline(always)]
 fn whole_at(bytes: &[u8], at: usize) -> Option<(i64, usize)> {
     let negative = bytes.get(at) == Some(&b'-');
     let begin = at + usize::from(negative);
