@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow_array::builder::{
-    BooleanBuilder, Float64Builder, Int64Builder, ListBuilder, StringBuilder, StructBuilder,
+    BooleanBuilder, Float64Builder, Int64Builder, ListBuilder, StringBuilder, StringViewBuilder, StructBuilder,
     TimestampMicrosecondBuilder,
 };
 use arrow_array::{ArrayRef, RecordBatch, StructArray};
@@ -128,7 +128,8 @@ pub struct Columns(Vec<(&'static str, ArrayRef)>);
 impl Columns {
     /// Adds a column of texts.
     pub fn text<T: AsRef<str>>(&mut self, name: &'static str, values: impl Iterator<Item = Option<T>>) -> &mut Self {
-        let mut builder = StringBuilder::new();
+        // Views are what polars holds: it takes them over instead of copying every text.
+        let mut builder = StringViewBuilder::new();
         values.for_each(|value| builder.append_option(value));
         self.push(name, builder.finish())
     }
@@ -168,7 +169,7 @@ impl Columns {
 
     /// Adds a column of lists of texts.
     pub fn texts<T: AsRef<str>>(&mut self, name: &'static str, values: impl Iterator<Item = Vec<T>>) -> &mut Self {
-        let mut builder = ListBuilder::new(StringBuilder::new());
+        let mut builder = ListBuilder::new(StringViewBuilder::new());
         values.for_each(|list| builder.append_value(list.into_iter().map(Some)));
         self.push(name, builder.finish())
     }
@@ -180,7 +181,9 @@ impl Columns {
     }
 
     fn push(&mut self, name: &'static str, array: impl arrow_array::Array + 'static) -> &mut Self {
-        self.0.push((name, Arc::new(array)));
+        let mut array: ArrayRef = Arc::new(array);
+        array.shrink_to_fit();
+        self.0.push((name, array));
         self
     }
 

@@ -7,5 +7,7 @@ pub mod json;
 pub mod lines;
 pub mod numbers;
 pub mod parquet_pages;
+pub mod tar;
 pub mod thrift;
 pub mod utf16;
+pub mod zip;
