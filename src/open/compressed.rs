@@ -4,6 +4,7 @@
 //! The framing of gzip is read here, not by flate2's readers: on a broken block they drop what they have just unpacked,
 //! which would cost the points before the damage.
 
+use std::cell::RefCell;
 use std::io::{self, Read};
 
 use flate2::{Crc, Decompress, FlushDecompress, Status};
@@ -91,21 +92,76 @@ pub struct Decompressed<R> {
 enum Engine {
     Inflate { state: Decompress, crc: Crc, inside: bool },
     Zstd { state: Decoder<'static>, wish: usize, inside: bool },
+    /// Given back.
+    Gone,
+}
+
+/// What a stream needs, kept by its thread for the next one: of a hundred thousand small files each would allocate it
+/// anew, and leave a hole.
+#[derive(Default)]
+struct Spare {
+    buffers: Vec<Vec<u8>>,
+    inflate: Vec<Decompress>,
+    zstd: Vec<Decoder<'static>>,
+}
+
+/// Kept of each.
+const SPARE: usize = 2;
+
+thread_local! {
+    static KEPT: RefCell<Spare> = RefCell::default();
+}
+
+impl<R> Drop for Decompressed<R> {
+    fn drop(&mut self) {
+        let buffer = std::mem::take(&mut self.input.buffer);
+        let engine = std::mem::replace(&mut self.engine, Engine::Gone);
+        // While a thread ends its store may be gone.
+        let _ = KEPT.try_with(|kept| {
+            let Ok(mut kept) = kept.try_borrow_mut() else { return };
+            if kept.buffers.len() < SPARE {
+                kept.buffers.push(buffer);
+            }
+            match engine {
+                Engine::Inflate { state, .. } if kept.inflate.len() < SPARE => kept.inflate.push(state),
+                Engine::Zstd { state, .. } if kept.zstd.len() < SPARE => kept.zstd.push(state),
+                _ => {}
+            }
+        });
+    }
 }
 
 impl<R: Read> Decompressed<R> {
     /// Unpacks `source`. Nothing is read yet.
     pub fn new(source: R, codec: Codec, caps: Caps) -> io::Result<Self> {
+        let (mut buffer, mut inflate, mut zstd) = (None, None, None);
+        // A thread that ends, or is in the middle of this, has no store: everything is made anew.
+        let _ = KEPT.try_with(|kept| {
+            let Ok(mut kept) = kept.try_borrow_mut() else { return };
+            buffer = kept.buffers.pop();
+            match codec {
+                Codec::Gzip | Codec::Deflate => inflate = kept.inflate.pop(),
+                Codec::Zstd => zstd = kept.zstd.pop(),
+            }
+        });
         let engine = match codec {
-            Codec::Gzip => Engine::Inflate { state: Decompress::new(false), crc: Crc::new(), inside: false },
-            Codec::Deflate => Engine::Inflate { state: Decompress::new(false), crc: Crc::new(), inside: true },
+            Codec::Gzip | Codec::Deflate => {
+                let mut state = inflate.unwrap_or_else(|| Decompress::new(false));
+                state.reset(false);
+                Engine::Inflate { state, crc: Crc::new(), inside: codec == Codec::Deflate }
+            }
             Codec::Zstd => {
-                let mut state = Decoder::new()?;
+                let mut state = match zstd {
+                    Some(state) => state,
+                    None => Decoder::new()?,
+                };
+                state.reinit()?;
                 state.set_parameter(DParameter::WindowLogMax(caps.window_log))?;
                 Engine::Zstd { state, wish: 0, inside: false }
             }
         };
-        let input = Input { source, buffer: vec![0; INPUT], start: 0, end: 0, taken: 0, ended: false };
+        let buffer = buffer.unwrap_or_else(|| vec![0; INPUT]);
+        let input = Input { source, buffer, start: 0, end: 0, taken: 0, ended: false };
         Ok(Self { input, engine, codec, caps, given: 0, complete: 0, failed: None, ended: false })
     }
 
@@ -174,6 +230,7 @@ impl<R: Read> Decompressed<R> {
                     }
                     given
                 }
+                Engine::Gone => return Ok(0),
             };
             if given > 0 {
                 return Ok(given);
@@ -219,6 +276,7 @@ impl<R: Read> Decompressed<R> {
                 self.gzip_header()?;
             }
             Engine::Zstd { wish, inside, .. } => (*wish, *inside) = (5, true),
+            Engine::Gone => return Ok(false),
         }
         Ok(true)
     }

@@ -251,15 +251,29 @@ pub fn head(path: &Path, limit: usize, limits: &Limits) -> io::Result<Vec<u8>> {
     }
 }
 
+/// Bytes of a file read first.
+#[cfg(feature = "archives")]
+const BEGIN: usize = 4 << 10;
+
 /// The stream, unpacked if it begins as a compressed one does, whatever its name.
 fn unpacked<'a, R: Read + 'a>(stream: R, limits: &Limits) -> io::Result<Box<dyn Read + 'a>> {
     #[cfg(feature = "archives")]
     {
         let mut stream = stream;
-        let mut magic = Vec::new();
-        stream.by_ref().take(4).read_to_end(&mut magic)?;
-        let codec = Codec::of_magic(&magic);
-        let whole = io::Cursor::new(magic).chain(stream);
+        // One read tells what a file is, and mostly is all of a small one.
+        let mut begin = vec![0; BEGIN];
+        let mut filled = 0;
+        while filled < 4 {
+            match stream.read(&mut begin[filled..]) {
+                Ok(0) => break,
+                Ok(count) => filled += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        begin.truncate(filled);
+        let codec = Codec::of_magic(&begin);
+        let whole = io::Cursor::new(begin).chain(stream);
         match codec {
             Some(codec) => Ok(Box::new(Decompressed::new(whole, codec, Caps::of(limits))?)),
             None => Ok(Box::new(whole)),

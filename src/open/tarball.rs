@@ -96,6 +96,8 @@ pub struct Tar<R> {
     /// After a block that is no header: the next that is one.
     lost: bool,
     ended: bool,
+    /// What ended it inside a member's contents: the next header would not have been found.
+    broken: Option<Damage>,
     name_limit: u64,
     limit: u64,
 }
@@ -112,6 +114,7 @@ impl<R: Forward> Tar<R> {
             zeros: false,
             lost: false,
             ended: false,
+            broken: None,
             name_limit: limits.member_name,
             limit: limits.archive,
         }
@@ -185,7 +188,10 @@ impl<R: Forward> Tar<R> {
                 too_long,
             }));
         }
-        Ok(None)
+        match self.broken.take() {
+            Some(damage) => Err(Damage::error(damage.kind, damage.detail)),
+            None => Ok(None),
+        }
     }
 
     /// The contents of the current member, from where they were left.
@@ -252,20 +258,20 @@ impl<R: Forward> Read for Contents<'_, R> {
         if want == 0 || self.tar.ended {
             return Ok(0);
         }
-        match self.tar.input.read(&mut into[..want]) {
-            Ok(0) => {
-                self.tar.ended = true;
-                Err(cut())
-            }
+        let error = match self.tar.input.read(&mut into[..want]) {
+            Ok(0) => cut(),
             Ok(count) => {
                 self.tar.contents -= count as u64;
                 self.tar.at += count as u64;
-                Ok(count)
+                return Ok(count);
             }
-            Err(error) => {
-                self.tar.ended |= error.kind() != io::ErrorKind::Interrupted;
-                Err(error)
-            }
+            Err(error) => error,
+        };
+        if error.kind() != io::ErrorKind::Interrupted {
+            self.tar.ended = true;
+            let unknown = || Damage { kind: Damage::kind_of(&error), detail: error.to_string() };
+            self.tar.broken = Some(Damage::of(&error).cloned().unwrap_or_else(unknown));
         }
+        Err(error)
     }
 }

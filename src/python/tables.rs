@@ -7,7 +7,7 @@ use arrow_array::builder::{
     BooleanBuilder, Float64Builder, Int64Builder, ListBuilder, StringBuilder, StringViewBuilder, StructBuilder,
     TimestampMicrosecondBuilder,
 };
-use arrow_array::{ArrayRef, RecordBatch, StructArray};
+use arrow_array::{Array, ArrayRef, RecordBatch, StructArray};
 use arrow_schema::{ArrowError, DataType, Field, Fields};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -180,7 +180,7 @@ impl Columns {
         self.push(name, builder.finish())
     }
 
-    fn push(&mut self, name: &'static str, array: impl arrow_array::Array + 'static) -> &mut Self {
+    fn push(&mut self, name: &'static str, array: impl Array + 'static) -> &mut Self {
         let mut array: ArrayRef = Arc::new(array);
         array.shrink_to_fit();
         self.0.push((name, array));
@@ -326,7 +326,7 @@ fn findings(outcomes: &[Outcome]) -> Result<RecordBatch, ArrowError> {
         .batch()
 }
 
-fn evidence<'a>(all: impl Iterator<Item = &'a Reported>) -> impl arrow_array::Array + 'static {
+fn evidence<'a>(all: impl Iterator<Item = &'a Reported>) -> impl Array + 'static {
     let texts = ["metric", "role"].map(|name| Field::new(name, DataType::Utf8, true));
     let step = Field::new("first_step", DataType::Int64, true);
     let value = Field::new("value", DataType::Float64, true);

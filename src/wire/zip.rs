@@ -236,7 +236,7 @@ mod tests {
             writer.write_all(&[b'x'; 1000]).unwrap();
         }
         writer.add_symlink("link", "runs/a", options).unwrap();
-        writer.set_comment(comment);
+        writer.set_comment(comment).unwrap();
         writer.finish().unwrap().into_inner()
     }
 
