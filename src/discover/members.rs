@@ -109,8 +109,10 @@ impl Walk {
     pub fn settle(&mut self, named: bool, sources: &[Source]) {
         if named {
             let told = |path: &str| {
-                let is_in = |other: &str| other.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
-                sources.iter().any(|source| is_in(&source.path)) || self.refused.iter().any(|refused| is_in(&refused.path))
+                let is_in =
+                    |other: &str| other.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+                sources.iter().any(|source| is_in(&source.path))
+                    || self.refused.iter().any(|refused| is_in(&refused.path))
             };
             let mut silent = Vec::new();
             for listed in self.archives.iter().filter(|listed| !told(&listed.path)) {

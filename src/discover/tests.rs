@@ -367,7 +367,10 @@ fn hostile_zips() {
     let second = central + 46 + "a/metrics.jsonl".len();
     assert_eq!(&good[second..second + 4], b"PK\x01\x02");
     let overlapped = change(second + 42, &[1, 0, 0, 0]);
-    assert_eq!(reasons(&overlapped), [("a.zip/a/metrics.jsonl", "unsupported"), ("a.zip/b/metrics.jsonl", "unsupported")]);
+    assert_eq!(
+        reasons(&overlapped),
+        [("a.zip/a/metrics.jsonl", "unsupported"), ("a.zip/b/metrics.jsonl", "unsupported")]
+    );
     // Sizes that the file does not have: what is there is read.
     let forged = change(central + 20, &[0xff, 0xff, 0xff, 0x7f, 0xff, 0xff, 0xff, 0x7f]);
     assert_eq!(forged.outcomes.len(), 2);
@@ -400,9 +403,12 @@ fn bombs_stop_at_their_limit() {
     let limits = Limits { unpacked: 100_000, archive: 300_000, ..Limits::default() };
     let long = rows(4000, Some(5));
     assert!(long.len() > 150_000);
-    let files = vec![("a/metrics.jsonl", long.clone()), ("b/metrics.jsonl", long.clone()), ("c/metrics.jsonl", long.clone())];
+    let files =
+        vec![("a/metrics.jsonl", long.clone()), ("b/metrics.jsonl", long.clone()), ("c/metrics.jsonl", long.clone())];
     let deflated = ::zip::CompressionMethod::Deflated;
-    for (name, bytes) in [("metrics.jsonl.gz", gzip(&long)), ("a.zip", zip(&files, deflated)), ("a.tar.gz", gzip(&tar(&files)))] {
+    for (name, bytes) in
+        [("metrics.jsonl.gz", gzip(&long)), ("a.zip", zip(&files, deflated)), ("a.tar.gz", gzip(&tar(&files)))]
+    {
         let folder = folder(&[(name, bytes)]);
         let scan = scan_with(&[folder.path().to_owned()], limits.clone(), 1);
         assert_eq!(scan.outcomes[0].findings[0].finding.first_step, Some(5), "{name}");
@@ -418,7 +424,9 @@ fn bombs_stop_at_their_limit() {
 fn members_in_any_order_are_read_in_few_passes() {
     // The whole run's state comes last, those of other runs lie between.
     let names: Vec<String> = (0..30)
-        .flat_map(|run| [format!("r{run:02}/checkpoint-20/trainer_state.json"), format!("r{run:02}/x{run}/metrics.jsonl")])
+        .flat_map(|run| {
+            [format!("r{run:02}/checkpoint-20/trainer_state.json"), format!("r{run:02}/x{run}/metrics.jsonl")]
+        })
         .chain((0..30).rev().map(|run| format!("r{run:02}/trainer_state.json")))
         .collect();
     let files: Files = names
@@ -447,7 +455,8 @@ fn members_in_any_order_are_read_in_few_passes() {
         if complete {
             assert_eq!(got, want, "cache {cache}");
         } else {
-            let given_up = scan.outcomes.iter().filter(|outcome| outcome.reason.as_ref().is_some_and(|r| r.0 == "limit"));
+            let given_up =
+                scan.outcomes.iter().filter(|outcome| outcome.reason.as_ref().is_some_and(|r| r.0 == "limit"));
             assert!(given_up.count() > 0, "cache {cache}, {rereads} rereads");
         }
     }

@@ -90,8 +90,16 @@ pub struct Decompressed<R> {
 }
 
 enum Engine {
-    Inflate { state: Decompress, crc: Crc, inside: bool },
-    Zstd { state: Decoder<'static>, wish: usize, inside: bool },
+    Inflate {
+        state: Decompress,
+        crc: Crc,
+        inside: bool,
+    },
+    Zstd {
+        state: Decoder<'static>,
+        wish: usize,
+        inside: bool,
+    },
     /// Given back.
     Gone,
 }
@@ -168,7 +176,8 @@ impl<R: Read> Decompressed<R> {
     /// Unpacks something into `into`, which is not empty. `Ok(0)`: the end.
     fn step(&mut self, into: &mut [u8]) -> io::Result<usize> {
         loop {
-            let inside = matches!(self.engine, Engine::Inflate { inside: true, .. } | Engine::Zstd { inside: true, .. });
+            let inside =
+                matches!(self.engine, Engine::Inflate { inside: true, .. } | Engine::Zstd { inside: true, .. });
             if !inside && !self.begin()? {
                 return Ok(0);
             }

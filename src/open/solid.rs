@@ -162,7 +162,9 @@ impl<'a> Solid<'a> {
         if self.own.contains(&ordinal) && size <= limits.cache {
             // Those of other sources make room, the last ones first.
             while !fits(self.held) {
-                let Some(other) = self.kept.keys().rev().copied().find(|other| !self.own.contains(other)) else { break };
+                let Some(other) = self.kept.keys().rev().copied().find(|other| !self.own.contains(other)) else {
+                    break;
+                };
                 self.drop_kept(other);
             }
         }

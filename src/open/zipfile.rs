@@ -170,11 +170,10 @@ impl<R: Read> Read for Checked<R> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let count = self.inner.read(into)?;
         self.crc.update(&into[..count]);
-        if count == 0 && !into.is_empty() && !std::mem::replace(&mut self.done, true) {
-            if let Some(want) = self.want.filter(|want| *want != self.crc.sum()) {
-                let detail = format!("the checksum of the member is {:08x}, want {want:08x}", self.crc.sum());
-                return Err(Damage::error(FaultKind::BadChecksum, detail));
-            }
+        let ends = count == 0 && !into.is_empty() && !std::mem::replace(&mut self.done, true);
+        if ends && let Some(want) = self.want.filter(|want| *want != self.crc.sum()) {
+            let detail = format!("the checksum of the member is {:08x}, want {want:08x}", self.crc.sum());
+            return Err(Damage::error(FaultKind::BadChecksum, detail));
         }
         Ok(count)
     }

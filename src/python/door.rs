@@ -293,10 +293,11 @@ fn read_all(path: &Path, request: &Request) -> Result<Vec<RecordingData>, Refusa
             let source = &discovery.sources[index];
             let run = if source.path.is_empty() { discovery.name.clone() } else { source.path.clone() };
             disk.begin(source);
-            let found = read_source(source, &disk, request, &limits, &mut buffer).map_err(|rejected| match rejected {
-                Rejected::Unreadable { code, detail } => Refusal { code, detail },
-                other => Refusal { code: other.code(), detail: other.to_string() },
-            })?;
+            let found =
+                read_source(source, &disk, request, &limits, &mut buffer).map_err(|rejected| match rejected {
+                    Rejected::Unreadable { code, detail } => Refusal { code, detail },
+                    other => Refusal { code: other.code(), detail: other.to_string() },
+                })?;
             disk.end(false);
             let named = discovery.checkpoints_of(source);
             for recording in found {

@@ -264,7 +264,10 @@ mod tests {
             assert_eq!(shown, want);
             let at = members[1].at as usize;
             let (header, length) = local(&bytes[at..]).unwrap();
-            assert_eq!((header.name.as_slice(), header.packed, header.crc), (b"runs/a".as_slice(), 1000, members[1].crc));
+            assert_eq!(
+                (header.name.as_slice(), header.packed, header.crc),
+                (b"runs/a".as_slice(), 1000, members[1].crc)
+            );
             assert_eq!(local_length(&bytes[at..at + LOCAL]), Some(length as u64));
             assert_eq!(&bytes[at + length..at + length + 3], b"xxx");
         }
