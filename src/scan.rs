@@ -126,10 +126,11 @@ pub struct Outcome {
 }
 
 /// The result of a scan.
+#[allow(clippy::vec_box, reason = "many, large, sorted and handed from thread to thread: moved by pointer")]
 #[derive(Clone, Debug, Default)]
 pub struct Scan {
     /// One outcome a recording, by root and path.
-    pub outcomes: Vec<Outcome>,
+    pub outcomes: Vec<Box<Outcome>>,
     /// Faults of no recording: directories that could not be looked at.
     pub faults: Vec<ReportedFault>,
     /// Files that no reader recognises.
@@ -286,9 +287,9 @@ fn work(
             let read = catch_unwind(AssertUnwindSafe(read));
             disk.end(read.is_err());
             let outcomes = match read {
+                // Reads fail once the scan is cancelled: what is missing then is no fault of the source's.
+                Ok(_) if shared.cancel.load(Ordering::Relaxed) => return done,
                 Ok(Ok(outcomes)) => outcomes,
-                // Reads fail once the scan is cancelled; that is no reason of the source's.
-                Ok(Err(_)) if shared.cancel.load(Ordering::Relaxed) => return done,
                 Ok(Err(rejected)) => vec![rejected_outcome(source, &rejected)],
                 Err(panic) => {
                     worker = Worker::default();
@@ -385,7 +386,7 @@ fn gather(discoveries: Vec<Discovery>, done: Vec<Vec<Done>>, interrupted: bool) 
                 directory => directory,
             };
             outcome.source = path;
-            scan.outcomes.push(*outcome);
+            scan.outcomes.push(outcome);
         }
         scan.skipped += discovery.skipped;
         scan.roots.push(labels[root].clone());

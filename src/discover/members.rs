@@ -66,8 +66,13 @@ impl Walk {
                     self.add(name, container, found, &mut more);
                 }
                 Err(error) => {
-                    let kind = Damage::kind_of(&error);
-                    self.damage.push(Damaged { path: name, kind, at: None, detail: error.to_string() });
+                    let (kind, detail) = (Damage::kind_of(&error), error.to_string());
+                    if named {
+                        let (path, code, detail) = (name.clone(), code(kind), detail.clone());
+                        self.refused.push(Refused { path, format: None, code, detail, is_recording: true });
+                        self.entries[index].kind = EntryKind::Directory;
+                    }
+                    self.damage.push(Damaged { path: name, kind, at: None, detail });
                 }
             }
         }

@@ -1,7 +1,6 @@
 //! Goes through a tar archive forward, member by member.
 
-use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io::{self, BufReader, Read, Seek};
 
 use super::compressed::Decompressed;
 use crate::model::{FaultKind, Limits};
@@ -31,22 +30,22 @@ impl<R: Read> Forward for Decompressed<R> {
     }
 }
 
-/// A file on disk, of the size that it had when it was opened.
-pub struct Seekable {
-    file: File,
+/// A file on disk, of the size that it had when it was opened. Headers of small members lie close together: one read
+/// serves many.
+pub struct Seekable<F> {
+    file: BufReader<F>,
     at: u64,
     size: u64,
 }
 
-impl Seekable {
+impl<F: Read + Seek> Seekable<F> {
     /// From its begin.
-    pub fn new(file: File) -> io::Result<Self> {
-        let size = file.metadata()?.len();
-        Ok(Self { file, at: 0, size })
+    pub fn new(file: F, size: u64) -> Self {
+        Self { file: BufReader::with_capacity(32 << 10, file), at: 0, size }
     }
 }
 
-impl Read for Seekable {
+impl<F: Read + Seek> Read for Seekable<F> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let count = self.file.read(into)?;
         self.at += count as u64;
@@ -54,10 +53,12 @@ impl Read for Seekable {
     }
 }
 
-impl Forward for Seekable {
+impl<F: Read + Seek> Forward for Seekable<F> {
     fn pass(&mut self, count: u64) -> io::Result<u64> {
         let passed = count.min(self.size.saturating_sub(self.at));
-        self.at = self.file.seek(SeekFrom::Start(self.at + passed))?;
+        // Within the file, whose size fits.
+        self.file.seek_relative(i64::try_from(passed).unwrap_or(i64::MAX))?;
+        self.at += passed;
         Ok(passed)
     }
 }
@@ -167,7 +168,10 @@ impl<R: Forward> Tar<R> {
                     continue;
                 }
                 let mut value = Vec::new();
-                self.contents().read_to_end(&mut value)?;
+                if let Err(error) = self.contents().read_to_end(&mut value) {
+                    self.broken = None;
+                    return Err(error);
+                }
                 match header.kind {
                     Kind::LongName => name = Some(tar::text(&value).to_vec()),
                     Kind::LongLink => link = Some(tar::text(&value).to_vec()),

@@ -238,7 +238,7 @@ pub fn scan_series(
         let part = Part { path: run.clone(), name: String::new(), size: 0 };
         let source = Source { format: Format::Memory, path: run.clone(), directory: ".".into(), parts: vec![part] };
         let verdict = detect::judge(&recording, &knobs, &mut Worker::default());
-        let outcomes = vec![outcome(&source, recording, verdict, &[])];
+        let outcomes = vec![Box::new(outcome(&source, recording, verdict, &[]))];
         ScanTables::new(&Scan { outcomes, ..Scan::default() })
     })?;
     tables.map_err(|error| raise(py, "InternalError", &error.to_string()))

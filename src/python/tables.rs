@@ -202,9 +202,9 @@ fn worst(outcome: &Outcome) -> Option<&Reported> {
     })
 }
 
-fn runs(outcomes: &[Outcome]) -> Result<RecordBatch, ArrowError> {
+fn runs(outcomes: &[Box<Outcome>]) -> Result<RecordBatch, ArrowError> {
     let all = || outcomes.iter();
-    let worst = || outcomes.iter().map(worst);
+    let worst = || outcomes.iter().map(|outcome| worst(outcome));
     let metrics = |wanted: fn(Role) -> bool| {
         all().map(move |outcome| {
             outcome.series.iter().filter(|series| wanted(series.role)).map(|series| series.metric.clone()).collect()
@@ -254,7 +254,7 @@ fn runs(outcomes: &[Outcome]) -> Result<RecordBatch, ArrowError> {
         .batch()
 }
 
-fn series(outcomes: &[Outcome]) -> Result<RecordBatch, ArrowError> {
+fn series(outcomes: &[Box<Outcome>]) -> Result<RecordBatch, ArrowError> {
     let all = || outcomes.iter().flat_map(|o| o.series.iter().map(move |series| (o, series)));
     Columns::default()
         .text("run", all().map(|(o, _)| Some(&o.run)))
@@ -282,7 +282,7 @@ fn id(run: &str, reported: &Reported) -> String {
     format!("{hash:016x}")
 }
 
-fn findings(outcomes: &[Outcome]) -> Result<RecordBatch, ArrowError> {
+fn findings(outcomes: &[Box<Outcome>]) -> Result<RecordBatch, ArrowError> {
     let all = || outcomes.iter().flat_map(|o| o.findings.iter().map(move |reported| (o, reported, &reported.finding)));
     let mut columns = Columns::default();
     columns
@@ -385,7 +385,7 @@ fn faults(scan: &Scan) -> Result<RecordBatch, ArrowError> {
         .batch()
 }
 
-fn directories(outcomes: &[Outcome]) -> Result<RecordBatch, ArrowError> {
+fn directories(outcomes: &[Box<Outcome>]) -> Result<RecordBatch, ArrowError> {
     let mut grouped: BTreeMap<&str, Vec<Status>> = BTreeMap::new();
     for outcome in outcomes {
         grouped.entry(&outcome.directory).or_default().push(outcome.status);
