@@ -10,6 +10,7 @@ use gradscan::wire::lines::{Ending, Lines};
 use gradscan::wire::numbers::{parse_f64, parse_text_value};
 use gradscan::wire::parquet_pages::{Batch, Decoder, Footer, PageHeader, Physical, TAIL, footer_length};
 use gradscan::wire::tfrecord::masked;
+use gradscan::wire::{tar, zip};
 
 #[path = "../tests/common/memory.rs"]
 pub mod memory;
@@ -29,6 +30,7 @@ pub const ALL: &[(&str, Function)] = &[
     ("csv", csv),
     ("json_tokenizer", json_tokenizer),
     ("parquet_pages", parquet_pages),
+    ("archive_records", archive_records),
 ];
 
 /// Recognises, reads and judges a source made of `parts`.
@@ -258,5 +260,31 @@ pub fn parquet_pages(data: &[u8]) {
         }
         assert!(batch.values.len() <= 1600);
         assert!(batch.present.is_empty() || batch.present.len() == batch.values.len());
+    }
+}
+
+/// The bytes as records of tar and zip, as they are and where their magic or checksum lets them pass.
+pub fn archive_records(data: &[u8]) {
+    let mut pax = tar::Pax::default();
+    pax.read(data);
+    if let Some(block) = data.first_chunk::<{ tar::BLOCK }>() {
+        tar::parse(block);
+        let mut summed = *block;
+        summed[148..156].fill(b' ');
+        let sum: u64 = summed.iter().map(|byte| u64::from(*byte)).sum();
+        summed[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+        if let Some(header) = tar::parse(&summed) {
+            assert!(header.name.len() <= 256 && header.link.len() <= 100, "a name longer than its fields");
+        }
+    }
+    for magic in [b"PK\x01\x02", b"PK\x03\x04", b"PK\x05\x06", b"PK\x06\x06"] {
+        for record in [data.to_vec(), [&magic[..], data].concat()] {
+            let found = zip::end(&record);
+            assert!(found.is_none_or(|end| end.position + 22 <= record.len()), "an end record beyond the end");
+            zip::end64(&record);
+            for (member, length) in zip::entry(&record).into_iter().chain(zip::local(&record)) {
+                assert!(length <= record.len() && member.name.len() < length, "a record longer than its bytes");
+            }
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! The scan: discover, open, read, judge, in parallel; one outcome a recording, the same whatever the threads.
 
 use std::any::Any;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -126,10 +126,11 @@ pub struct Outcome {
 }
 
 /// The result of a scan.
+#[allow(clippy::vec_box, reason = "many, large, sorted and handed from thread to thread: moved by pointer")]
 #[derive(Clone, Debug, Default)]
 pub struct Scan {
     /// One outcome a recording, by root and path.
-    pub outcomes: Vec<Outcome>,
+    pub outcomes: Vec<Box<Outcome>>,
     /// Faults of no recording: directories that could not be looked at.
     pub faults: Vec<ReportedFault>,
     /// Files that no reader recognises.
@@ -157,27 +158,26 @@ pub fn scan(paths: &[PathBuf], options: &Options, tick: &mut dyn FnMut(Advance) 
     if !going {
         return Scan { interrupted: true, ..Scan::default() };
     }
-    let jobs: Vec<(usize, usize)> = discoveries
-        .iter()
-        .enumerate()
-        .flat_map(|(root, discovery)| (0..discovery.sources.len()).map(move |source| (root, source)))
-        .collect();
-    let source = |job: &(usize, usize)| &discoveries[job.0].sources[job.1];
-    let mut order: Vec<usize> = (0..jobs.len()).collect();
-    order.sort_by_key(|job| std::cmp::Reverse(source(&jobs[*job]).bytes()));
-    let total_bytes = jobs.iter().map(|job| source(job).bytes()).sum();
+    let mut order: Vec<(usize, Job)> = Vec::new();
+    for (root, discovery) in discoveries.iter().enumerate() {
+        order.extend(jobs(discovery).into_iter().map(|job| (root, job)));
+    }
+    order.sort_by_key(|(_, job)| std::cmp::Reverse(job.bytes));
+    let total_bytes = order.iter().fold(0u64, |sum, (_, job)| sum.saturating_add(job.bytes));
+    let total_sources: usize = discoveries.iter().map(|discovery| discovery.sources.len()).sum();
     let shared = Shared::default();
-    let mut done: Vec<Option<Vec<Outcome>>> = jobs.iter().map(|_| None).collect();
-    let mut advance = Advance { total_bytes, total_sources: jobs.len() as u64, ..Advance::default() };
+    let mut done: Vec<Vec<Done>> =
+        discoveries.iter().map(|discovery| discovery.sources.iter().map(|_| Done::Nothing).collect()).collect();
+    let mut advance = Advance { total_bytes, total_sources: total_sources as u64, ..Advance::default() };
     let threads = options.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
     std::thread::scope(|scope| {
         // Nothing is ever sent: the channel tells when the last worker is gone.
         let (alive, gone) = mpsc::channel::<()>();
-        let workers: Vec<_> = (0..threads.clamp(1, jobs.len().max(1)))
+        let workers: Vec<_> = (0..threads.clamp(1, order.len().max(1)))
             .map(|_| {
-                let (alive, shared, order, jobs, discoveries) = (alive.clone(), &shared, &order, &jobs, &discoveries);
+                let (alive, shared, order, discoveries) = (alive.clone(), &shared, &order, &discoveries);
                 scope.spawn(move || {
-                    let done = work(shared, order, jobs, discoveries, options);
+                    let done = work(shared, order, discoveries, options);
                     drop(alive);
                     done
                 })
@@ -195,7 +195,7 @@ pub fn scan(paths: &[PathBuf], options: &Options, tick: &mut dyn FnMut(Advance) 
         for worker in workers {
             // Panics of a source are caught where it is read; any other is a defect that ends the scan.
             let outcomes = worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            outcomes.into_iter().for_each(|(job, outcomes)| done[job] = Some(outcomes));
+            outcomes.into_iter().for_each(|(root, source, outcomes)| done[root][source] = outcomes);
         }
     });
     advance.sources = shared.sources.load(Ordering::Relaxed);
@@ -206,7 +206,7 @@ pub fn scan(paths: &[PathBuf], options: &Options, tick: &mut dyn FnMut(Advance) 
     if !interrupted {
         interrupted = !tick(advance);
     }
-    gather(discoveries, jobs, done, interrupted)
+    gather(discoveries, done, interrupted)
 }
 
 /// What the workers of a scan and the thread that waits for them see of each other.
@@ -219,58 +219,109 @@ struct Shared {
     damaged: AtomicU64,
 }
 
-/// One worker: takes the next job of `order` until none is left, and gives the outcomes of each.
+/// Sources of one root that one worker reads one after the other.
+#[derive(Debug)]
+pub struct Job {
+    /// Indices into [`Discovery::sources`], in reading order.
+    pub sources: Vec<usize>,
+    /// Bytes of all of them.
+    pub bytes: u64,
+}
+
+/// Each source is a job of its own, but those of an archive that can only be read forward are one, in the order in which
+/// they begin in it.
+pub fn jobs(discovery: &Discovery) -> Vec<Job> {
+    let mut jobs: Vec<Job> = Vec::new();
+    let mut solid: BTreeMap<usize, Vec<(u64, usize)>> = BTreeMap::new();
+    for (index, source) in discovery.sources.iter().enumerate() {
+        match discovery.root.solid(source) {
+            Some((archive, begin)) => solid.entry(archive).or_default().push((begin, index)),
+            None => jobs.push(Job { sources: vec![index], bytes: source.bytes() }),
+        }
+    }
+    for mut sources in solid.into_values() {
+        sources.sort_unstable();
+        let sources: Vec<usize> = sources.into_iter().map(|(_, index)| index).collect();
+        let bytes = sources.iter().fold(0u64, |sum, index| sum.saturating_add(discovery.sources[*index].bytes()));
+        jobs.push(Job { sources, bytes });
+    }
+    jobs
+}
+
+/// What became of a source. Most hold one recording.
+#[derive(Debug)]
+enum Done {
+    Nothing,
+    One(Box<Outcome>),
+    Many(Vec<Outcome>),
+}
+
+impl From<Vec<Outcome>> for Done {
+    fn from(mut outcomes: Vec<Outcome>) -> Self {
+        match outcomes.len() {
+            1 => outcomes.pop().map_or(Self::Nothing, |outcome| Self::One(Box::new(outcome))),
+            _ => Self::Many(outcomes),
+        }
+    }
+}
+
+/// One worker: takes the next job of `order` until none is left, and gives the outcomes of each source: root, source.
 fn work(
     shared: &Shared,
-    order: &[usize],
-    jobs: &[(usize, usize)],
+    order: &[(usize, Job)],
     discoveries: &[Discovery],
     options: &Options,
-) -> Vec<(usize, Vec<Outcome>)> {
+) -> Vec<(usize, usize, Done)> {
     let (mut worker, mut buffer, mut done) = (Worker::default(), Vec::new(), Vec::new());
-    while let Some(job) = order.get(shared.next.fetch_add(1, Ordering::Relaxed)) {
-        if shared.cancel.load(Ordering::Relaxed) {
-            break;
-        }
-        let (root, source) = jobs[*job];
-        let discovery = &discoveries[root];
-        let disk = Disk { root: &discovery.root, cancel: &shared.cancel, read: &shared.bytes };
-        let source = &discovery.sources[source];
-        let read = || read_and_judge(source, discovery, &disk, options, &mut worker, &mut buffer);
-        let outcomes = match catch_unwind(AssertUnwindSafe(read)) {
-            Ok(Ok(outcomes)) => outcomes,
-            Ok(Err(Rejected::Cancelled)) => break,
-            Ok(Err(rejected)) => vec![rejected_outcome(source, &rejected)],
-            Err(panic) => {
-                worker = Worker::default();
-                vec![panicked(source, panic.as_ref())]
+    while let Some((root, job)) = order.get(shared.next.fetch_add(1, Ordering::Relaxed)) {
+        let discovery = &discoveries[*root];
+        let disk = Disk::new(&discovery.root, &shared.cancel, &shared.bytes, &options.limits);
+        disk.expect(job.sources.iter().map(|index| &discovery.sources[*index]));
+        for index in &job.sources {
+            if shared.cancel.load(Ordering::Relaxed) {
+                return done;
             }
-        };
-        let damaged = outcomes.iter().filter(|outcome| outcome.status == Status::Damaged).count();
-        shared.damaged.fetch_add(damaged as u64, Ordering::Relaxed);
-        shared.sources.fetch_add(1, Ordering::Relaxed);
-        done.push((*job, outcomes));
+            let source = &discovery.sources[*index];
+            disk.begin(source);
+            let read = || read_and_judge(source, discovery, &disk, options, &mut worker, &mut buffer);
+            let read = catch_unwind(AssertUnwindSafe(read));
+            disk.end(read.is_err());
+            let outcomes = match read {
+                // Reads fail once the scan is cancelled: what is missing then is no fault of the source's.
+                Ok(_) if shared.cancel.load(Ordering::Relaxed) => return done,
+                Ok(Ok(outcomes)) => outcomes,
+                Ok(Err(rejected)) => vec![rejected_outcome(source, &rejected)],
+                Err(panic) => {
+                    worker = Worker::default();
+                    vec![panicked(source, panic.as_ref())]
+                }
+            };
+            let damaged = outcomes.iter().filter(|outcome| outcome.status == Status::Damaged).count();
+            shared.damaged.fetch_add(damaged as u64, Ordering::Relaxed);
+            shared.sources.fetch_add(1, Ordering::Relaxed);
+            done.push((*root, *index, outcomes.into()));
+        }
     }
     done
 }
 
 /// Puts outcomes in the order of roots and paths, and gives every run its unique name.
-fn gather(
-    discoveries: Vec<Discovery>,
-    jobs: Vec<(usize, usize)>,
-    done: Vec<Option<Vec<Outcome>>>,
-    interrupted: bool,
-) -> Scan {
+fn gather(discoveries: Vec<Discovery>, done: Vec<Vec<Done>>, interrupted: bool) -> Scan {
     let mut scan = Scan { interrupted, ..Scan::default() };
     let several = discoveries.len() > 1;
     let labels = labels(&discoveries);
-    let mut done = jobs.into_iter().zip(done).peekable();
     let mut names: HashSet<String> = HashSet::new();
-    for (root, discovery) in discoveries.into_iter().enumerate() {
-        let mut outcomes: Vec<Outcome> = Vec::new();
-        while let Some(((_, source), found)) = done.next_if(|((owner, _), _)| *owner == root) {
+    for ((root, mut discovery), done) in discoveries.into_iter().enumerate().zip(done) {
+        discovery.forget_sources();
+        let mut outcomes: Vec<Box<Outcome>> = Vec::new();
+        for (source, found) in done.into_iter().enumerate() {
             let tie = discovery.ambiguous.iter().find(|(at, _)| *at == source).map(|(_, names)| names);
-            for mut outcome in found.into_iter().flatten() {
+            let found = match found {
+                Done::Nothing => Vec::new(),
+                Done::One(outcome) => vec![outcome],
+                Done::Many(outcomes) => outcomes.into_iter().map(Box::new).collect(),
+            };
+            for mut outcome in found {
                 if let Some(names) = tie {
                     let place = Place { part: 0, unit: PlaceUnit::Byte, at: 0 };
                     let fault = Fault::new(FaultKind::Ambiguous, place, format!("recognised as {names}"));
@@ -302,11 +353,19 @@ fn gather(
                 let directory = refused.path.rsplit_once('/').map_or("", |(parent, _)| parent);
                 let mut outcome = unreadable(refused.path.clone(), directory.to_owned(), refused.format);
                 outcome.reason = Some((refused.code, refused.detail));
-                outcomes.push(outcome);
+                outcomes.push(Box::new(outcome));
             } else {
                 scan.faults.push(fault);
             }
         }
+        for damaged in discovery.damage {
+            let place = Place { part: 0, unit: PlaceUnit::Byte, at: damaged.at.unwrap_or(0) };
+            let shown = damaged.at.map_or_else(String::new, |_| place.describe(""));
+            let fault = Fault::new(damaged.kind, place, damaged.detail);
+            scan.faults.push(located(ReportedFault { fault, source: damaged.path, place: shown }));
+        }
+        // As many as there are: doubling would hold them three times for a moment.
+        scan.outcomes.reserve_exact(outcomes.len());
         outcomes.sort_by(|a, b| (&a.source, &a.run_id).cmp(&(&b.source, &b.run_id)));
         for mut outcome in outcomes {
             outcome.faults = outcome.faults.into_iter().map(located).collect();
@@ -395,18 +454,19 @@ pub fn outcome(source: &Source, recording: Recording, verdict: Verdict, named: &
         let first_place = finding.first_place.map_or_else(String::new, |place| place.describe(part_name(&place)));
         Reported { finding, restore, first_place }
     });
-    let findings = findings.collect();
+    let findings: Vec<Reported> = findings.collect();
     let faults = recording.faults.iter().map(|fault| ReportedFault {
         fault: fault.clone(),
         source: part_path(&fault.place).to_owned(),
         place: fault.place.describe(""),
     });
-    let faults = faults.collect();
+    let faults: Vec<ReportedFault> = faults.collect();
     let mut distinct: Vec<_> = checkpoints.iter().map(|checkpoint| (checkpoint.unit, checkpoint.number)).collect();
     distinct.sort_unstable_by_key(|(unit, number)| (*unit as u8, *number));
     distinct.dedup();
     let recognised =
         recording.series.iter().any(|series| series.role.is_some_and(|r| detect::nonfinite::class(r).is_some()));
+    let series: Vec<SeriesStats> = exact(verdict.series);
     Outcome {
         run: source.path.clone(),
         run_id: recording.run_id,
@@ -416,11 +476,11 @@ pub fn outcome(source: &Source, recording: Recording, verdict: Verdict, named: &
         name: recording.name,
         status: verdict.status,
         reason: verdict.reason,
-        findings,
-        series: verdict.series,
-        notes: verdict.notes,
+        findings: exact(findings),
+        series,
+        notes: exact(verdict.notes),
         coverage: verdict.coverage,
-        faults,
+        faults: exact(faults),
         records: recording.records,
         step_name: recording.axis.step_name,
         first_step: recording.axis.first_step,
@@ -428,11 +488,17 @@ pub fn outcome(source: &Source, recording: Recording, verdict: Verdict, named: &
         step_interval: recording.axis.step_interval,
         attempts: recording.axis.attempts.len() as u64,
         checkpoints: distinct.len() as u64,
-        unrecognised: if recognised { Vec::new() } else { recording.unrecognised },
+        unrecognised: if recognised { Vec::new() } else { exact(recording.unrecognised) },
         bytes: source.bytes(),
         started: recording.started,
         ended: recording.ended,
     }
+}
+
+/// Without spare room: one of these is held for each of many thousand recordings.
+fn exact<T>(mut list: Vec<T>) -> Vec<T> {
+    list.shrink_to_fit();
+    list
 }
 
 fn unreadable(path: String, directory: String, format: Option<Format>) -> Outcome {
@@ -469,7 +535,7 @@ fn rejected_outcome(source: &Source, rejected: &Rejected) -> Outcome {
     outcome.bytes = source.bytes();
     outcome.reason = Some(match rejected {
         Rejected::Unreadable { code, detail } => (code, detail.clone()),
-        other => ("io-error", other.to_string()),
+        other => (other.code(), other.to_string()),
     });
     outcome
 }

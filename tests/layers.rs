@@ -19,7 +19,7 @@ const TABLE: &[Row] = &[
     Row { module: "read", layer: 1, may_name: &["model", "kernel", "wire"] },
     Row { module: "detect", layer: 1, may_name: &["model", "kernel"] },
     Row { module: "restore", layer: 1, may_name: &["model"] },
-    Row { module: "open", layer: 2, may_name: &["model", "read"] },
+    Row { module: "open", layer: 2, may_name: &["model", "wire", "read"] },
     Row { module: "discover", layer: 2, may_name: &["model", "open", "read"] },
     Row {
         module: "scan",

@@ -33,6 +33,24 @@ pub struct Limits {
     pub depth: usize,
     /// Bytes of a file's head read to identify it. 64 KiB.
     pub head: usize,
+    /// Bytes that one compressed file or member of an archive may unpack to. 64 GiB.
+    pub unpacked: u64,
+    /// Bytes that one archive may unpack to, counted in a pass over it and over all its members. 1 TiB.
+    pub archive: u64,
+    /// Unpacked bytes for each packed byte, beyond the first 64 MiB: gzip of repetitive JSON reaches 200. 1,000.
+    pub ratio: u64,
+    /// Logarithm of the window that a zstd frame may ask for, as in the zstd command line: 128 MiB. 27.
+    pub window_log: u32,
+    /// Members of one archive; later ones are not looked at. 1,000,000.
+    pub members: usize,
+    /// Bytes of the name of a member, and of what a tar header may say beside it. 65,536.
+    pub member_name: u64,
+    /// Bytes of a compressed member that is read whole because its format seeks (Parquet). 256 MiB.
+    pub whole: u64,
+    /// Bytes of members kept while a compressed tar is read forward, for sources that want them later. 64 MiB.
+    pub cache: u64,
+    /// Times that a compressed tar is read again from its begin because a member was passed over. 16.
+    pub rereads: u32,
 }
 
 impl Default for Limits {
@@ -53,6 +71,15 @@ impl Default for Limits {
             footer: 64 << 20,
             depth: 64,
             head: 64 << 10,
+            unpacked: 64 << 30,
+            archive: 1 << 40,
+            ratio: 1_000,
+            window_log: 27,
+            members: 1_000_000,
+            member_name: 65_536,
+            whole: 256 << 20,
+            cache: 64 << 20,
+            rereads: 16,
         }
     }
 }

@@ -61,10 +61,26 @@ impl Entry {
         self.path.rsplit('/').next().unwrap_or(&self.path)
     }
 
+    /// The last part of the path without the suffix of its compression: `trainer_state.json` of
+    /// `trainer_state.json.gz`.
+    pub fn plain_name(&self) -> &str {
+        plain(self.name())
+    }
+
     /// The path without its last part; empty at the root.
     pub fn parent(&self) -> &str {
         self.path.rsplit_once('/').map_or("", |(parent, _)| parent)
     }
+}
+
+/// A name without the suffix of its compression (`.gz`, `.gzip`, `.zst`, `.zstd`); the same name where it has none.
+pub fn plain(name: &str) -> &str {
+    let cut = [".gz", ".gzip", ".zst", ".zstd"].iter().find_map(|suffix| {
+        let at = name.len().checked_sub(suffix.len())?;
+        name.get(at..)?.eq_ignore_ascii_case(suffix).then_some(at)
+    });
+    // A name that is all suffix says nothing else.
+    cut.filter(|at| *at > 0 && !name[..*at].ends_with('/')).map_or(name, |at| &name[..at])
 }
 
 /// One file of a source.
@@ -94,6 +110,7 @@ pub struct Source {
 impl Source {
     /// Bytes of all parts when they were discovered.
     pub fn bytes(&self) -> u64 {
-        self.parts.iter().map(|part| part.size).sum()
+        // Sizes in an archive may be forged.
+        self.parts.iter().fold(0, |sum, part| sum.saturating_add(part.size))
     }
 }

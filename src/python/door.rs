@@ -18,7 +18,7 @@ use crate::discover::{self, Filter};
 use crate::model::{Format, Knobs, Limits, Opening, Part, PlaceUnit, Role, Source};
 use crate::open::Disk;
 use crate::read::{Builder, Rejected, Request};
-use crate::scan::{Advance, Options, Scan, outcome, read_source, scan as scan_paths};
+use crate::scan::{Advance, Options, Scan, jobs, outcome, read_source, scan as scan_paths};
 
 /// Between two calls of the progress callback.
 const TICK: Duration = Duration::from_millis(100);
@@ -238,7 +238,7 @@ pub fn scan_series(
         let part = Part { path: run.clone(), name: String::new(), size: 0 };
         let source = Source { format: Format::Memory, path: run.clone(), directory: ".".into(), parts: vec![part] };
         let verdict = detect::judge(&recording, &knobs, &mut Worker::default());
-        let outcomes = vec![outcome(&source, recording, verdict, &[])];
+        let outcomes = vec![Box::new(outcome(&source, recording, verdict, &[]))];
         ScanTables::new(&Scan { outcomes, ..Scan::default() })
     })?;
     tables.map_err(|error| raise(py, "InternalError", &error.to_string()))
@@ -285,18 +285,26 @@ fn read_all(path: &Path, request: &Request) -> Result<Vec<RecordingData>, Refusa
         });
     }
     let (cancel, count, mut buffer) = (AtomicBool::new(false), AtomicU64::new(0), Vec::new());
-    let disk = Disk { root: &discovery.root, cancel: &cancel, read: &count };
-    let mut recordings = Vec::new();
-    for source in &discovery.sources {
-        let run = if source.path.is_empty() { discovery.name.clone() } else { source.path.clone() };
-        let found = read_source(source, &disk, request, &limits, &mut buffer).map_err(|rejected| match rejected {
-            Rejected::Unreadable { code, detail } => Refusal { code, detail },
-            other => Refusal { code: "io-error", detail: other.to_string() },
-        })?;
-        let named = discovery.checkpoints_of(source);
-        for recording in found {
-            recordings.push(RecordingData::new(run.clone(), source, recording, &named));
+    let disk = Disk::new(&discovery.root, &cancel, &count, &limits);
+    let mut recordings: Vec<(usize, RecordingData)> = Vec::new();
+    for job in jobs(&discovery) {
+        disk.expect(job.sources.iter().map(|index| &discovery.sources[*index]));
+        for index in job.sources {
+            let source = &discovery.sources[index];
+            let run = if source.path.is_empty() { discovery.name.clone() } else { source.path.clone() };
+            disk.begin(source);
+            let found =
+                read_source(source, &disk, request, &limits, &mut buffer).map_err(|rejected| match rejected {
+                    Rejected::Unreadable { code, detail } => Refusal { code, detail },
+                    other => Refusal { code: other.code(), detail: other.to_string() },
+                })?;
+            disk.end(false);
+            let named = discovery.checkpoints_of(source);
+            for recording in found {
+                recordings.push((index, RecordingData::new(run.clone(), source, recording, &named)));
+            }
         }
     }
-    Ok(recordings)
+    recordings.sort_by_key(|(index, _)| *index);
+    Ok(recordings.into_iter().map(|(_, recording)| recording).collect())
 }

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow_array::builder::{
-    BooleanBuilder, Float64Builder, Int64Builder, ListBuilder, StringBuilder, StructBuilder,
+    BooleanBuilder, Float64Builder, Int64Builder, ListBuilder, StringBuilder, StringViewBuilder, StructBuilder,
     TimestampMicrosecondBuilder,
 };
-use arrow_array::{ArrayRef, RecordBatch, StructArray};
+use arrow_array::{Array, ArrayRef, RecordBatch, StructArray};
 use arrow_schema::{ArrowError, DataType, Field, Fields};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -128,7 +128,8 @@ pub struct Columns(Vec<(&'static str, ArrayRef)>);
 impl Columns {
     /// Adds a column of texts.
     pub fn text<T: AsRef<str>>(&mut self, name: &'static str, values: impl Iterator<Item = Option<T>>) -> &mut Self {
-        let mut builder = StringBuilder::new();
+        // Views are what polars holds: it takes them over instead of copying every text.
+        let mut builder = StringViewBuilder::new();
         values.for_each(|value| builder.append_option(value));
         self.push(name, builder.finish())
     }
@@ -168,7 +169,7 @@ impl Columns {
 
     /// Adds a column of lists of texts.
     pub fn texts<T: AsRef<str>>(&mut self, name: &'static str, values: impl Iterator<Item = Vec<T>>) -> &mut Self {
-        let mut builder = ListBuilder::new(StringBuilder::new());
+        let mut builder = ListBuilder::new(StringViewBuilder::new());
         values.for_each(|list| builder.append_value(list.into_iter().map(Some)));
         self.push(name, builder.finish())
     }
@@ -179,8 +180,10 @@ impl Columns {
         self.push(name, builder.finish())
     }
 
-    fn push(&mut self, name: &'static str, array: impl arrow_array::Array + 'static) -> &mut Self {
-        self.0.push((name, Arc::new(array)));
+    fn push(&mut self, name: &'static str, array: impl Array + 'static) -> &mut Self {
+        let mut array: ArrayRef = Arc::new(array);
+        array.shrink_to_fit();
+        self.0.push((name, array));
         self
     }
 
@@ -199,9 +202,9 @@ fn worst(outcome: &Outcome) -> Option<&Reported> {
     })
 }
 
-fn runs(outcomes: &[Outcome]) -> Result<RecordBatch, ArrowError> {
+fn runs(outcomes: &[Box<Outcome>]) -> Result<RecordBatch, ArrowError> {
     let all = || outcomes.iter();
-    let worst = || outcomes.iter().map(worst);
+    let worst = || outcomes.iter().map(|outcome| worst(outcome));
     let metrics = |wanted: fn(Role) -> bool| {
         all().map(move |outcome| {
             outcome.series.iter().filter(|series| wanted(series.role)).map(|series| series.metric.clone()).collect()
@@ -251,7 +254,7 @@ fn runs(outcomes: &[Outcome]) -> Result<RecordBatch, ArrowError> {
         .batch()
 }
 
-fn series(outcomes: &[Outcome]) -> Result<RecordBatch, ArrowError> {
+fn series(outcomes: &[Box<Outcome>]) -> Result<RecordBatch, ArrowError> {
     let all = || outcomes.iter().flat_map(|o| o.series.iter().map(move |series| (o, series)));
     Columns::default()
         .text("run", all().map(|(o, _)| Some(&o.run)))
@@ -279,7 +282,7 @@ fn id(run: &str, reported: &Reported) -> String {
     format!("{hash:016x}")
 }
 
-fn findings(outcomes: &[Outcome]) -> Result<RecordBatch, ArrowError> {
+fn findings(outcomes: &[Box<Outcome>]) -> Result<RecordBatch, ArrowError> {
     let all = || outcomes.iter().flat_map(|o| o.findings.iter().map(move |reported| (o, reported, &reported.finding)));
     let mut columns = Columns::default();
     columns
@@ -323,7 +326,7 @@ fn findings(outcomes: &[Outcome]) -> Result<RecordBatch, ArrowError> {
         .batch()
 }
 
-fn evidence<'a>(all: impl Iterator<Item = &'a Reported>) -> impl arrow_array::Array + 'static {
+fn evidence<'a>(all: impl Iterator<Item = &'a Reported>) -> impl Array + 'static {
     let texts = ["metric", "role"].map(|name| Field::new(name, DataType::Utf8, true));
     let step = Field::new("first_step", DataType::Int64, true);
     let value = Field::new("value", DataType::Float64, true);
@@ -382,7 +385,7 @@ fn faults(scan: &Scan) -> Result<RecordBatch, ArrowError> {
         .batch()
 }
 
-fn directories(outcomes: &[Outcome]) -> Result<RecordBatch, ArrowError> {
+fn directories(outcomes: &[Box<Outcome>]) -> Result<RecordBatch, ArrowError> {
     let mut grouped: BTreeMap<&str, Vec<Status>> = BTreeMap::new();
     for outcome in outcomes {
         grouped.entry(&outcome.directory).or_default().push(outcome.status);

@@ -6,6 +6,7 @@ use super::json_rows::{Cut, JsonRows, fingerprint};
 use super::{
     About, Builder, Confidence, Progress, Reader, Rejected, Request, Session, StreamDecoder, is_git_lfs_pointer, single,
 };
+use crate::model::source::plain;
 use crate::model::{Entry, Fault, FaultKind, Format, Part, PlaceUnit, Recording, Severity, Source, checkpoint_name};
 use crate::wire::json::{Cursor, Kind, Rows, Skip, Skipper, Stop};
 use crate::wire::utf16;
@@ -60,7 +61,7 @@ impl Reader for HfTrainer {
         let mut sources: Vec<Source> = Vec::new();
         for index in own {
             let entry = &entries[*index];
-            if entry.name() != FILE_NAME {
+            if entry.plain_name() != FILE_NAME {
                 sources.push(single(Format::HfTrainer, entry));
                 continue;
             }
@@ -70,7 +71,7 @@ impl Reader for HfTrainer {
             match sources
                 .iter_mut()
                 .rev()
-                .find(|source| source.path == output && source.parts[0].name.ends_with(FILE_NAME))
+                .find(|source| source.path == output && plain(&source.parts[0].name).ends_with(FILE_NAME))
             {
                 Some(source) => source.parts.push(part),
                 None => sources.push(Source {

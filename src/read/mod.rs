@@ -65,6 +65,57 @@ impl Rejected {
     pub fn unreadable(code: &'static str, detail: impl Into<String>) -> Self {
         Self::Unreadable { code, detail: detail.into() }
     }
+
+    /// The stable code of the reason.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Unreadable { code, .. } => code,
+            Self::Cancelled => "cancelled",
+            Self::Io(error) => match Damage::of(error) {
+                Some(damage) => match damage.kind {
+                    FaultKind::Truncated => "cut-header",
+                    FaultKind::Limit => "limit",
+                    FaultKind::Version => "unsupported",
+                    _ => "corrupt",
+                },
+                None => "io-error",
+            },
+        }
+    }
+}
+
+/// What is wrong with bytes before a reader sees them (a compressed file is cut, a checksum does not match), carried by
+/// an [`std::io::Error`]: with it an error in the middle of a stream becomes a fault of the right kind.
+#[derive(Clone, Debug, Error)]
+#[error("{detail}")]
+pub struct Damage {
+    /// The fault that it is. [`FaultKind::Version`]: sound, but of a kind that is not read.
+    pub kind: FaultKind,
+    /// In plain words.
+    pub detail: String,
+}
+
+impl Damage {
+    /// An error that carries it.
+    pub fn error(kind: FaultKind, detail: impl Into<String>) -> std::io::Error {
+        let is_cut = kind == FaultKind::Truncated;
+        let io = if is_cut { std::io::ErrorKind::UnexpectedEof } else { std::io::ErrorKind::InvalidData };
+        std::io::Error::new(io, Self { kind, detail: detail.into() })
+    }
+
+    /// What an error carries.
+    pub fn of(error: &std::io::Error) -> Option<&Self> {
+        error.get_ref().and_then(|inner| inner.downcast_ref())
+    }
+
+    /// The kind of fault that an error in the middle of a stream is.
+    pub fn kind_of(error: &std::io::Error) -> FaultKind {
+        match Self::of(error) {
+            Some(damage) => damage.kind,
+            None if error.kind() == std::io::ErrorKind::UnexpectedEof => FaultKind::Truncated,
+            None => FaultKind::Io,
+        }
+    }
 }
 
 /// Random access to the bytes of one part.
@@ -178,10 +229,11 @@ impl<'a> Session<'a> {
                     Ok(0) => end = true,
                     Ok(count) => filled += count,
                     Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                    Err(_) if self.files.cancelled() => return Err(Rejected::Cancelled),
                     Err(error) if at == 0 && filled == 0 => return Err(error.into()),
                     Err(error) => {
                         let place = into.place(PlaceUnit::Byte, at + filled as u64);
-                        into.fault(Fault::new(FaultKind::Io, place, error.to_string()));
+                        into.fault(Fault::new(Damage::kind_of(&error), place, error.to_string()));
                         end = true;
                     }
                 }
@@ -189,7 +241,15 @@ impl<'a> Session<'a> {
             let used = match decoder.feed(&buffer[..filled], at, end, into) {
                 Progress::Used(used) => used.min(filled),
                 Progress::Skip(count) => {
-                    let skipped = skip(&mut file, buffer, filled, count)?;
+                    let skipped = match skip(&mut file, buffer, filled, count) {
+                        Ok(skipped) => skipped,
+                        Err(_) if self.files.cancelled() => return Err(Rejected::Cancelled),
+                        Err(error) => {
+                            let place = into.place(PlaceUnit::Byte, at);
+                            into.fault(Fault::new(Damage::kind_of(&error), place, error.to_string()));
+                            return Ok(());
+                        }
+                    };
                     at += skipped.0;
                     filled = skipped.1;
                     end |= skipped.2;

@@ -10,6 +10,8 @@ pub mod numbers;
 pub mod parquet_pages;
 pub mod protobuf;
 pub mod small_floats;
+pub mod tar;
 pub mod tfrecord;
 pub mod thrift;
 pub mod utf16;
+pub mod zip;

@@ -1,63 +1,28 @@
-//! Finds recordings: walks folders, reads the first bytes of files whose names leave doubt, and groups files into
-//! sources. Sees names and heads, never contents.
+//! Finds recordings: walks folders and archives, reads the first bytes of files whose names leave doubt, and groups
+//! files into sources. Sees names and heads, never contents.
+
+mod checkpoints;
+mod filter;
+#[cfg(feature = "archives")]
+mod members;
+#[cfg(all(test, feature = "archives"))]
+mod tests;
+mod walk;
 
 use std::collections::{HashMap, HashSet};
-use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
-use walkdir::WalkDir;
+use checkpoints::{OUTER, checkpoints_among, look_around};
+pub use filter::Filter;
+pub use walk::Damaged;
+use walk::{Known, Walk};
 
-use crate::model::checkpoint_name;
+use crate::model::source::plain;
 use crate::model::{Checkpoint, Entry, EntryKind, Format, Limits, Source};
-use crate::open::{self, Root};
+pub use crate::open::names::shown;
+use crate::open::{self, Root, names::escape};
 use crate::read::{self, Confidence, READERS};
-
-/// Which files of a walk are looked at.
-#[derive(Clone, Debug, Default)]
-pub struct Filter {
-    include: Option<GlobSet>,
-    exclude: Option<GlobSet>,
-}
-
-impl Filter {
-    /// Patterns over paths relative to the root; one without `/` matches a name at any depth. An error names the
-    /// pattern.
-    pub fn new(include: &[String], exclude: &[String]) -> Result<Self, String> {
-        Ok(Self { include: glob_set(include)?, exclude: glob_set(exclude)? })
-    }
-
-    fn excludes(&self, path: &str) -> bool {
-        self.exclude.as_ref().is_some_and(|globs| globs.is_match(path))
-    }
-
-    fn includes(&self, path: &str) -> bool {
-        self.include.as_ref().is_none_or(|globs| globs.is_match(path))
-    }
-}
-
-fn glob_set(patterns: &[String]) -> Result<Option<GlobSet>, String> {
-    if patterns.is_empty() {
-        return Ok(None);
-    }
-    let mut set = GlobSetBuilder::new();
-    for pattern in patterns {
-        // As in .gitignore: a slash at the begin or in the middle anchors the pattern at the root.
-        let anchored = pattern.trim_start_matches("./").trim_end_matches('/');
-        let is_anchored = anchored.contains('/');
-        let inner = anchored.trim_start_matches('/');
-        if inner.is_empty() || inner.starts_with('!') {
-            return Err(format!("glob {pattern:?}: want a pattern of paths to take or leave out"));
-        }
-        let deep = if is_anchored { inner.to_owned() } else { format!("**/{inner}") };
-        for glob in [deep.clone(), format!("{deep}/**")] {
-            let glob = GlobBuilder::new(&glob).literal_separator(true).build();
-            set.add(glob.map_err(|error| format!("glob {pattern:?}: {}", error.kind()))?);
-        }
-    }
-    set.build().map(Some).map_err(|error| error.to_string())
-}
 
 /// A file or directory that could not be looked at, or a file that the user named and nothing reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,6 +54,8 @@ pub struct Discovery {
     pub ambiguous: Vec<(usize, String)>,
     /// Links that are not followed although a recording may lie behind them: to directories, or named like one.
     pub links: Vec<String>,
+    /// What is wrong with archives as a whole.
+    pub damage: Vec<Damaged>,
     /// Files that no reader recognises.
     pub skipped: u64,
     checkpoints: Vec<Checkpoint>,
@@ -148,15 +115,19 @@ pub fn discover(target: &Target, filter: &Filter, limits: &Limits, proceed: &mut
         Target::Files(files) => (files[0].parent().unwrap_or(&files[0]).to_owned(), files.clone()),
     };
     let name = if let [file] = named.as_slice() { name_of(file) } else { name_of(&base) };
-    let mut walk = Walk { root: Root { base, odd: HashMap::new() }, entries: Vec::new(), refused: Vec::new() };
+    let mut walk = Walk::new(base);
     if named.is_empty() {
         walk.descend(filter, limits, proceed);
     } else {
         named.iter().for_each(|file| walk.add_named(file));
-        walk.entries.sort_unstable();
     }
+    #[cfg(feature = "archives")]
+    walk.expand(!named.is_empty(), filter, limits, proceed);
+    walk.entries.sort_unstable();
     let found = identify(&mut walk, !named.is_empty(), limits, proceed);
-    let Walk { root, entries, refused } = walk;
+    #[cfg(feature = "archives")]
+    walk.settle(!named.is_empty(), &found.sources);
+    let Walk { root, entries, refused, damage, .. } = walk;
     let mut source_directories: Vec<String> = found.sources.iter().map(|source| source.directory.clone()).collect();
     source_directories.sort_unstable();
     Discovery {
@@ -168,6 +139,7 @@ pub fn discover(target: &Target, filter: &Filter, limits: &Limits, proceed: &mut
         root,
         sources: found.sources,
         refused,
+        damage,
         links: found.links,
         ambiguous: found.ambiguous,
         skipped: found.skipped,
@@ -176,6 +148,14 @@ pub fn discover(target: &Target, filter: &Filter, limits: &Limits, proceed: &mut
 }
 
 impl Discovery {
+    /// Frees what is needed no longer once every source is read.
+    pub fn forget_sources(&mut self) {
+        self.sources = Vec::new();
+        self.source_directories = Vec::new();
+        self.checkpoints = Vec::new();
+        self.root.odd = HashMap::new();
+    }
+
     /// Whether the user named files, not a directory.
     pub fn is_of_files(&self) -> bool {
         !self.named.is_empty()
@@ -251,108 +231,6 @@ fn is_below(path: &str, directory: &str) -> bool {
     directory.is_empty() || path.strip_prefix(directory).is_some_and(|rest| rest.starts_with('/'))
 }
 
-struct Walk {
-    root: Root,
-    entries: Vec<Entry>,
-    refused: Vec<Refused>,
-}
-
-impl Walk {
-    fn add_named(&mut self, path: &Path) {
-        let name = path.file_name().unwrap_or_default();
-        let relative = escape(name);
-        self.root.odd.insert(relative.clone(), path.to_owned());
-        let kind = match path.metadata() {
-            Ok(metadata) if metadata.is_file() => EntryKind::File,
-            _ => EntryKind::Special,
-        };
-        let size = path.metadata().map_or(0, |metadata| metadata.len());
-        self.entries.push(Entry { path: relative, size, kind });
-    }
-
-    fn descend(&mut self, filter: &Filter, limits: &Limits, proceed: &mut dyn FnMut() -> bool) {
-        let base = self.root.base.clone();
-        let mut walker = WalkDir::new(&base).follow_links(false).max_depth(limits.depth).into_iter();
-        let mut seen = 0usize;
-        while let Some(next) = walker.next() {
-            seen += 1;
-            if seen.is_multiple_of(PROCEED) && !proceed() {
-                break;
-            }
-            let entry = match next {
-                Ok(entry) => entry,
-                Err(error) => {
-                    let path = error.path().map_or_else(String::new, |path| self.relative(&base, path));
-                    let detail = error.io_error().map_or_else(|| error.to_string(), ToString::to_string);
-                    self.refused.push(Refused { path, format: None, code: "io-error", detail, is_recording: false });
-                    continue;
-                }
-            };
-            if entry.depth() == 0 {
-                continue;
-            }
-            let path = self.relative(&base, entry.path());
-            let kind = match entry.file_type() {
-                kind if kind.is_dir() => EntryKind::Directory,
-                kind if kind.is_file() => EntryKind::File,
-                kind if kind.is_symlink() => EntryKind::Link,
-                _ => EntryKind::Special,
-            };
-            if filter.excludes(&path) {
-                if kind == EntryKind::Directory {
-                    walker.skip_current_dir();
-                }
-                continue;
-            }
-            if kind != EntryKind::Directory && !filter.includes(&path) {
-                continue;
-            }
-            let size = if kind == EntryKind::File { entry.metadata().map_or(0, |metadata| metadata.len()) } else { 0 };
-            self.entries.push(Entry { path, size, kind });
-        }
-        self.entries.sort_unstable();
-    }
-
-    fn relative(&mut self, base: &Path, path: &Path) -> String {
-        let relative = path.strip_prefix(base).unwrap_or(path);
-        let escaped = shown(relative);
-        if relative.to_str() != Some(escaped.as_str()) {
-            self.root.odd.insert(escaped.clone(), path.to_owned());
-        }
-        escaped
-    }
-}
-
-/// A path as reports show it, parts joined by `/`.
-pub fn shown(path: &Path) -> String {
-    path.iter().map(escape).collect::<Vec<_>>().join("/")
-}
-
-/// A name that every report can carry. Control characters and bytes that are no UTF-8 become `\\xNN` and a backslash
-/// `\\\\`, so that no two names read alike.
-fn escape(name: &OsStr) -> String {
-    let bytes = name.as_encoded_bytes();
-    let plain = name.to_str().filter(|text| !text.chars().any(|c| c.is_control() || c == '\\'));
-    if let Some(plain) = plain {
-        return plain.to_owned();
-    }
-    let mut escaped = String::new();
-    for chunk in bytes.utf8_chunks() {
-        for character in chunk.valid().chars() {
-            match character {
-                '\\' => escaped.push_str("\\\\"),
-                c if c.is_control() => {
-                    let mut utf8 = [0; 4];
-                    c.encode_utf8(&mut utf8).bytes().for_each(|byte| escaped += &format!("\\x{byte:02x}"));
-                }
-                c => escaped.push(c),
-            }
-        }
-        chunk.invalid().iter().for_each(|byte| escaped += &format!("\\x{byte:02x}"));
-    }
-    escaped
-}
-
 struct Found {
     sources: Vec<Source>,
     ambiguous: Vec<(usize, String)>,
@@ -383,6 +261,21 @@ fn identify(walk: &mut Walk, named_file: bool, limits: &Limits, proceed: &mut dy
         let entry = &walk.entries[index];
         if entry.kind == EntryKind::Link {
             let promised = READERS.iter().find(|reader| reader.recognise_name(&entry.path) >= Confidence::Likely);
+            if let Some(Known::Link(target)) = walk.known.get(&entry.path) {
+                let kind = walk.entries.binary_search_by(|other| other.path.as_str().cmp(target));
+                match (kind.ok().map(|at| walk.entries[at].kind), promised) {
+                    (Some(EntryKind::Directory), _) | (Some(EntryKind::File), Some(_)) => {
+                        links.push(entry.path.clone());
+                    }
+                    (_, Some(reader)) => {
+                        let detail = "a link out of its archive, not followed".to_owned();
+                        let (path, format) = (entry.path.clone(), Some(reader.format()));
+                        walk.refused.push(Refused { path, format, code: "link", detail, is_recording: true });
+                    }
+                    _ => skipped += 1,
+                }
+                continue;
+            }
             let target = walk.root.locate(&entry.path).canonicalize();
             let is_scanned = |target: &Path| {
                 let name = target.to_string_lossy();
@@ -407,7 +300,10 @@ fn identify(walk: &mut Walk, named_file: bool, limits: &Limits, proceed: &mut dy
         if is_claimed(&claimed, &entry.path) {
             continue;
         }
-        let by_name: Vec<Confidence> = READERS.iter().map(|reader| reader.recognise_name(&entry.path)).collect();
+        // A member of an archive was met, not named.
+        let named_file = named_file && !entry.path.contains('/');
+        let asked = Asked(&entry.path);
+        let by_name = asked.by_name();
         let best_name = by_name.iter().copied().max().unwrap_or(Confidence::No);
         let promised = || {
             let best =
@@ -418,6 +314,14 @@ fn identify(walk: &mut Walk, named_file: bool, limits: &Limits, proceed: &mut dy
             let path = entry.path.clone();
             walk.refused.push(Refused { path, format, code, detail, is_recording: true });
         };
+        if let Some(Known::Unreadable(code, detail)) = walk.known.get(&entry.path) {
+            if best_name >= Confidence::Likely {
+                refuse(promised(), code, detail.clone());
+            } else {
+                skipped += 1;
+            }
+            continue;
+        }
         if entry.kind == EntryKind::Special {
             if best_name >= Confidence::Likely || named_file {
                 refuse(promised(), "not-a-file", "neither a regular file nor a directory".to_owned());
@@ -428,6 +332,8 @@ fn identify(walk: &mut Walk, named_file: bool, limits: &Limits, proceed: &mut dy
         }
         let verdicts = if best_name == Confidence::Certain {
             by_name.clone()
+        } else if let Some(Known::Verdicts(verdicts)) = walk.known.get(&entry.path) {
+            verdicts.clone()
         } else if best_name > Confidence::No || named_file {
             match recognise_by_head(&walk.root.locate(&entry.path), entry, limits) {
                 Ok(verdicts) => verdicts,
@@ -485,13 +391,33 @@ const FIRST_HEAD: usize = 4 << 10;
 
 /// What each reader says of a file's first bytes; more of them are read only if the first few leave doubt.
 fn recognise_by_head(path: &Path, entry: &Entry, limits: &Limits) -> std::io::Result<Vec<Confidence>> {
-    let verdicts = |head: &[u8]| READERS.iter().map(|reader| reader.recognise(&entry.path, head)).collect::<Vec<_>>();
-    let first = open::head(path, FIRST_HEAD.min(limits.head))?;
-    let known = verdicts(&first);
+    let asked = Asked(&entry.path);
+    let first = open::head(path, FIRST_HEAD.min(limits.head), limits)?;
+    let known = asked.by_head(&first);
     if first.len() < FIRST_HEAD || known.iter().any(|confidence| *confidence >= Confidence::Likely) {
         return Ok(known);
     }
-    Ok(verdicts(&open::head(path, limits.head)?))
+    Ok(asked.by_head(&open::head(path, limits.head, limits)?))
+}
+
+/// A path as readers are asked of it: without the suffix of a compression, except by those whose files seek.
+#[derive(Clone, Copy)]
+struct Asked<'a>(&'a str);
+
+impl Asked<'_> {
+    fn path(&self, reader: &dyn read::Reader) -> &str {
+        if cfg!(feature = "archives") && !reader.claims_directory() { plain(self.0) } else { self.0 }
+    }
+
+    /// What each reader says of the name.
+    fn by_name(self) -> Vec<Confidence> {
+        READERS.iter().map(|reader| reader.recognise_name(self.path(*reader))).collect()
+    }
+
+    /// What each reader says of the name and the first bytes.
+    fn by_head(self, head: &[u8]) -> Vec<Confidence> {
+        READERS.iter().map(|reader| reader.recognise(self.path(*reader), head)).collect()
+    }
 }
 
 fn is_claimed(claimed: &HashSet<String>, path: &str) -> bool {
@@ -509,112 +435,6 @@ fn is_claimed(claimed: &HashSet<String>, path: &str) -> bool {
         }
     }
     false
-}
-
-fn checkpoints_among(entries: &[Entry], prefix: &str) -> Vec<Checkpoint> {
-    let mut checkpoints = Vec::new();
-    for (index, entry) in entries.iter().enumerate() {
-        let is_dir = entry.kind == EntryKind::Directory;
-        if !is_dir && entry.kind != EntryKind::File {
-            continue;
-        }
-        let parent = entry.parent().rsplit('/').next().unwrap_or("");
-        let Some(name) = checkpoint_name::parse_in(parent, entry.name(), is_dir) else { continue };
-        let beside = |other: &str| {
-            let path = if entry.parent().is_empty() { other.to_owned() } else { format!("{}/{other}", entry.parent()) };
-            entries.binary_search_by(|other| other.path.as_str().cmp(&path)).is_ok()
-        };
-        let undisturbed = checkpoint_name::is_complete_beside(entry.name(), &name, beside);
-        let complete = undisturbed
-            && if is_dir {
-                let inside = entries[index + 1..].iter().take_while(|other| other.path.starts_with(&entry.path));
-                let inside = inside.filter_map(|other| other.path[entry.path.len()..].strip_prefix('/'));
-                let files: Vec<&str> = inside.filter(|file| !file.contains('/')).take(4096).collect();
-                checkpoint_name::is_complete(&files, &name)
-            } else {
-                entry.size > 0
-            };
-        let path = format!("{prefix}{}", entry.path);
-        checkpoints.push(Checkpoint { number: name.number, unit: name.unit, path, complete });
-    }
-    checkpoints
-}
-
-/// Directories looked at above the root.
-const OUTER: usize = 3;
-/// How deep: `checkpoints/step-100/metadata.json` shows a checkpoint whole.
-const OUTER_DEPTH: usize = 3;
-/// Entries looked at in one of them; more, and it is an archive of its own.
-const OUTER_ENTRIES: usize = 4096;
-
-/// Heads read above a root; more, and it is an archive of its own.
-const OUTER_HEADS: usize = 64;
-
-/// Whether a file beside the scanned root records a training: by its name, or its first bytes where that leaves doubt.
-fn is_training(file: &Path, path: &str, heads: &mut usize, limits: &Limits) -> bool {
-    let by_name = READERS.iter().map(|reader| reader.recognise_name(path)).max().unwrap_or(Confidence::No);
-    match by_name {
-        Confidence::No => false,
-        Confidence::Maybe if *heads >= OUTER_HEADS => true,
-        Confidence::Maybe => {
-            *heads += 1;
-            let head = open::head(file, FIRST_HEAD.min(limits.head)).unwrap_or_default();
-            READERS.iter().any(|reader| reader.recognise(path, &head) >= Confidence::Likely)
-        }
-        Confidence::Likely | Confidence::Certain => true,
-    }
-}
-
-struct Around {
-    checkpoints: Vec<Checkpoint>,
-    /// No other training lives there.
-    alone: bool,
-}
-
-/// Looks by names alone at what lies in `directory`, `known` left out.
-fn look_around(directory: &Path, known: &[PathBuf], prefix: &str, limits: &Limits) -> Around {
-    let root = Root { base: directory.to_owned(), odd: HashMap::new() };
-    let mut walk = Walk { root, entries: vec![], refused: vec![] };
-    let mut walker = WalkDir::new(directory).follow_links(false).max_depth(OUTER_DEPTH.min(limits.depth)).into_iter();
-    let mut alone = true;
-    // A copy of the state in a checkpoint belongs to the training whose state lies beside the checkpoint.
-    let is_copy = |known: &PathBuf| {
-        known.file_name().is_some_and(|name| checkpoint_name::parse(&name.to_string_lossy(), true).is_some())
-    };
-    let known_is_copy = known.iter().any(is_copy);
-    let mut heads = 0;
-    while let Some(next) = walker.next() {
-        let Ok(entry) = next else { continue };
-        if !known_is_copy && known.binary_search_by(|known| known.as_path().cmp(entry.path())).is_ok() {
-            if entry.file_type().is_dir() {
-                walker.skip_current_dir();
-            }
-            continue;
-        }
-        if entry.depth() == 0 {
-            continue;
-        }
-        if walk.entries.len() == OUTER_ENTRIES {
-            alone = false;
-            break;
-        }
-        let path = walk.relative(directory, entry.path());
-        let is_dir = entry.file_type().is_dir();
-        // A checkpoint carries a copy of its training's own state.
-        let in_checkpoint = path.split('/').any(|part| checkpoint_name::parse(part, true).is_some());
-        let own_state = known_is_copy && path == "trainer_state.json";
-        if !is_dir && !in_checkpoint && !own_state && is_training(entry.path(), &path, &mut heads, limits) {
-            alone = false;
-            if !prefix.is_empty() {
-                break;
-            }
-        }
-        let kind = if is_dir { EntryKind::Directory } else { EntryKind::File };
-        let size = if is_dir { 0 } else { entry.metadata().map_or(0, |metadata| metadata.len()) };
-        walk.entries.push(Entry { path, size, kind });
-    }
-    walk.entries.sort_unstable();
-    Around { checkpoints: checkpoints_among(&walk.entries, prefix), alone }
 }
 
 /// The format whose reader a source needs, as a reader; every discovered source has one.

@@ -1,0 +1,123 @@
+//! Checkpoints that names tell of: among the entries of a walk, and in the directories above its root.
+
+use std::path::{Path, PathBuf};
+
+use walkdir::WalkDir;
+
+use super::walk::Walk;
+use super::{Asked, FIRST_HEAD};
+use crate::model::checkpoint_name;
+use crate::model::source::plain;
+use crate::model::{Checkpoint, Entry, EntryKind, Limits};
+use crate::open;
+use crate::read::Confidence;
+
+/// Checkpoints that names tell of; `entries` are sorted by path.
+pub fn checkpoints_among(entries: &[Entry], prefix: &str) -> Vec<Checkpoint> {
+    let mut checkpoints = Vec::new();
+    for (index, entry) in entries.iter().enumerate() {
+        let is_dir = entry.kind == EntryKind::Directory;
+        if !is_dir && entry.kind != EntryKind::File {
+            continue;
+        }
+        let parent = entry.parent().rsplit('/').next().unwrap_or("");
+        let Some(name) = checkpoint_name::parse_in(parent, entry.name(), is_dir) else { continue };
+        let beside = |other: &str| {
+            let path = if entry.parent().is_empty() { other.to_owned() } else { format!("{}/{other}", entry.parent()) };
+            entries.binary_search_by(|other| other.path.as_str().cmp(&path)).is_ok()
+        };
+        let undisturbed = checkpoint_name::is_complete_beside(entry.name(), &name, beside);
+        let complete = undisturbed
+            && if is_dir {
+                let inside = entries[index + 1..].iter().take_while(|other| other.path.starts_with(&entry.path));
+                let inside = inside.filter_map(|other| other.path[entry.path.len()..].strip_prefix('/'));
+                // What completes it may be compressed as well.
+                let files: Vec<&str> = inside.filter(|file| !file.contains('/')).take(4096).map(plain).collect();
+                checkpoint_name::is_complete(&files, &name)
+            } else {
+                entry.size > 0
+            };
+        let path = format!("{prefix}{}", entry.path);
+        checkpoints.push(Checkpoint { number: name.number, unit: name.unit, path, complete });
+    }
+    checkpoints
+}
+
+/// Directories looked at above the root.
+pub const OUTER: usize = 3;
+/// How deep: `checkpoints/step-100/metadata.json` shows a checkpoint whole.
+const OUTER_DEPTH: usize = 3;
+/// Entries looked at in one of them; more, and it is an archive of its own.
+const OUTER_ENTRIES: usize = 4096;
+
+/// Heads read above a root; more, and it is an archive of its own.
+const OUTER_HEADS: usize = 64;
+
+/// Whether a file beside the scanned root records a training: by its name, or its first bytes where that leaves doubt.
+fn is_training(file: &Path, path: &str, heads: &mut usize, limits: &Limits) -> bool {
+    let asked = Asked(path);
+    let by_name = asked.by_name().into_iter().max().unwrap_or(Confidence::No);
+    match by_name {
+        Confidence::No => false,
+        Confidence::Maybe if *heads >= OUTER_HEADS => true,
+        Confidence::Maybe => {
+            *heads += 1;
+            let head = open::head(file, FIRST_HEAD.min(limits.head), limits).unwrap_or_default();
+            asked.by_head(&head).into_iter().any(|confidence| confidence >= Confidence::Likely)
+        }
+        Confidence::Likely | Confidence::Certain => true,
+    }
+}
+
+/// What lies in a directory outside the root.
+pub struct Around {
+    /// Known by their names.
+    pub checkpoints: Vec<Checkpoint>,
+    /// No other training lives there.
+    pub alone: bool,
+}
+
+/// Looks by names alone at what lies in `directory`, `known` left out.
+pub fn look_around(directory: &Path, known: &[PathBuf], prefix: &str, limits: &Limits) -> Around {
+    let mut walk = Walk::new(directory.to_owned());
+    let mut walker = WalkDir::new(directory).follow_links(false).max_depth(OUTER_DEPTH.min(limits.depth)).into_iter();
+    let mut alone = true;
+    // A copy of the state in a checkpoint belongs to the training whose state lies beside the checkpoint.
+    let is_copy = |known: &PathBuf| {
+        known.file_name().is_some_and(|name| checkpoint_name::parse(&name.to_string_lossy(), true).is_some())
+    };
+    let known_is_copy = known.iter().any(is_copy);
+    let mut heads = 0;
+    while let Some(next) = walker.next() {
+        let Ok(entry) = next else { continue };
+        if !known_is_copy && known.binary_search_by(|known| known.as_path().cmp(entry.path())).is_ok() {
+            if entry.file_type().is_dir() {
+                walker.skip_current_dir();
+            }
+            continue;
+        }
+        if entry.depth() == 0 {
+            continue;
+        }
+        if walk.entries.len() == OUTER_ENTRIES {
+            alone = false;
+            break;
+        }
+        let path = walk.relative(directory, entry.path());
+        let is_dir = entry.file_type().is_dir();
+        // A checkpoint carries a copy of its training's own state.
+        let in_checkpoint = path.split('/').any(|part| checkpoint_name::parse(part, true).is_some());
+        let own_state = known_is_copy && path == "trainer_state.json";
+        if !is_dir && !in_checkpoint && !own_state && is_training(entry.path(), &path, &mut heads, limits) {
+            alone = false;
+            if !prefix.is_empty() {
+                break;
+            }
+        }
+        let kind = if is_dir { EntryKind::Directory } else { EntryKind::File };
+        let size = if is_dir { 0 } else { entry.metadata().map_or(0, |metadata| metadata.len()) };
+        walk.entries.push(Entry { path, size, kind });
+    }
+    walk.entries.sort_unstable();
+    Around { checkpoints: checkpoints_among(&walk.entries, prefix), alone }
+}

@@ -1,0 +1,48 @@
+//! Which files of a walk are looked at.
+
+use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
+
+/// Which files of a walk are looked at.
+#[derive(Clone, Debug, Default)]
+pub struct Filter {
+    include: Option<GlobSet>,
+    exclude: Option<GlobSet>,
+}
+
+impl Filter {
+    /// Patterns over paths relative to the root; one without `/` matches a name at any depth. An error names the
+    /// pattern.
+    pub fn new(include: &[String], exclude: &[String]) -> Result<Self, String> {
+        Ok(Self { include: glob_set(include)?, exclude: glob_set(exclude)? })
+    }
+
+    pub(super) fn excludes(&self, path: &str) -> bool {
+        self.exclude.as_ref().is_some_and(|globs| globs.is_match(path))
+    }
+
+    pub(super) fn includes(&self, path: &str) -> bool {
+        self.include.as_ref().is_none_or(|globs| globs.is_match(path))
+    }
+}
+
+fn glob_set(patterns: &[String]) -> Result<Option<GlobSet>, String> {
+    if patterns.is_empty() {
+        return Ok(None);
+    }
+    let mut set = GlobSetBuilder::new();
+    for pattern in patterns {
+        // As in .gitignore: a slash at the begin or in the middle anchors the pattern at the root.
+        let anchored = pattern.trim_start_matches("./").trim_end_matches('/');
+        let is_anchored = anchored.contains('/');
+        let inner = anchored.trim_start_matches('/');
+        if inner.is_empty() || inner.starts_with('!') {
+            return Err(format!("glob {pattern:?}: want a pattern of paths to take or leave out"));
+        }
+        let deep = if is_anchored { inner.to_owned() } else { format!("**/{inner}") };
+        for glob in [deep.clone(), format!("{deep}/**")] {
+            let glob = GlobBuilder::new(&glob).literal_separator(true).build();
+            set.add(glob.map_err(|error| format!("glob {pattern:?}: {}", error.kind()))?);
+        }
+    }
+    set.build().map(Some).map_err(|error| error.to_string())
+}

@@ -1,0 +1,239 @@
+//! The members of archives as entries of a walk. Their first bytes are looked at on the way through, where their names
+//! leave doubt; only what readers say of them is kept.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+
+use super::walk::{Damaged, Known, Walk};
+use super::{Asked, FIRST_HEAD, Filter, Refused};
+use crate::model::{Entry, EntryKind, FaultKind, Limits, Source};
+use crate::open::archive::{self, Archive, Container, Item, Member, What};
+use crate::read::{Confidence, Damage};
+
+/// An archive that was looked at.
+pub struct Listed {
+    path: String,
+    container: Container,
+    /// Files that can be read, by their path below the root.
+    members: BTreeMap<String, Member>,
+    /// What stands in it in all.
+    count: usize,
+}
+
+/// What stands at one path.
+struct Found {
+    kind: EntryKind,
+    size: u64,
+    member: Option<Member>,
+    known: Option<Known>,
+}
+
+impl Found {
+    fn of_kind(kind: EntryKind) -> Self {
+        Self { kind, size: 0, member: None, known: None }
+    }
+}
+
+impl Walk {
+    /// Replaces archives by what is in them. `named`: the entries are files that the user named, which are archives by
+    /// their content as well.
+    pub fn expand(&mut self, named: bool, filter: &Filter, limits: &Limits, proceed: &mut dyn FnMut() -> bool) {
+        let mut more = Vec::new();
+        for index in 0..self.entries.len() {
+            let entry = &self.entries[index];
+            if entry.kind != EntryKind::File {
+                continue;
+            }
+            let path = self.root.locate(&entry.path);
+            let container = Container::of_name(&entry.path)
+                .or_else(|| if named { Container::of_file(&path, limits).ok().flatten() } else { None });
+            let Some(container) = container else { continue };
+            if !proceed() {
+                break;
+            }
+            let name = entry.path.clone();
+            let mut found: BTreeMap<String, Found> = BTreeMap::new();
+            let mut visit = |item: Item<'_>| look(&name, item, filter, limits, &mut found);
+            match archive::list(&path, container, limits, proceed, &mut visit) {
+                Ok((container, damage)) => {
+                    let damage = damage.into_iter().map(|(kind, at, detail)| {
+                        let path = name.clone();
+                        Damaged { path, kind, at, detail }
+                    });
+                    self.damage.extend(damage);
+                    self.entries[index].kind = EntryKind::Directory;
+                    self.entries[index].size = 0;
+                    self.add(name, container, found, &mut more);
+                }
+                Err(error) => {
+                    let (kind, detail) = (Damage::kind_of(&error), error.to_string());
+                    if named {
+                        let (path, code, detail) = (name.clone(), code(kind), detail.clone());
+                        self.refused.push(Refused { path, format: None, code, detail, is_recording: true });
+                        self.entries[index].kind = EntryKind::Directory;
+                    }
+                    self.damage.push(Damaged { path: name, kind, at: None, detail });
+                }
+            }
+        }
+        self.entries.append(&mut more);
+    }
+
+    fn add(&mut self, name: String, container: Container, mut found: BTreeMap<String, Found>, more: &mut Vec<Entry>) {
+        let count = found.values().filter(|found| found.kind != EntryKind::Directory).count();
+        // Archives need not name the directories that their members lie in.
+        let mut implied: Vec<String> = Vec::new();
+        for path in found.keys() {
+            let mut parent = path.as_str();
+            while let Some((above, _)) = parent.rsplit_once('/') {
+                // Neighbours share their directories.
+                if above.len() <= name.len() || implied.last().is_some_and(|last| last == above) {
+                    break;
+                }
+                implied.push(above.to_owned());
+                parent = above;
+            }
+        }
+        for path in implied {
+            found.entry(path).or_insert_with(|| Found::of_kind(EntryKind::Directory));
+        }
+        let mut members = BTreeMap::new();
+        for (path, found) in found {
+            if let Some(known) = found.known {
+                self.known.insert(path.clone(), known);
+            }
+            if let Some(member) = found.member {
+                members.insert(path.clone(), member);
+            }
+            more.push(Entry { path, size: found.size, kind: found.kind });
+        }
+        self.archives.push(Listed { path: name, container, members, count });
+    }
+
+    /// Keeps of the archives what sources need. Of those that the user named, each is an outcome.
+    pub fn settle(&mut self, named: bool, sources: &[Source]) {
+        if named {
+            let told = |path: &str| {
+                let is_in =
+                    |other: &str| other.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+                sources.iter().any(|source| is_in(&source.path))
+                    || self.refused.iter().any(|refused| is_in(&refused.path))
+            };
+            let mut silent = Vec::new();
+            for listed in self.archives.iter().filter(|listed| !told(&listed.path)) {
+                let damage = self.damage.iter().find(|damaged| damaged.path == listed.path);
+                let detail = match (listed.count, damage) {
+                    (0, Some(damage)) => damage.detail.clone(),
+                    (0, None) => "an empty archive".to_owned(),
+                    (count, _) => format!("an archive of {count} files, none of which a reader recognises"),
+                };
+                let code = damage.filter(|_| listed.count == 0).map_or("not-a-recording", |damage| code(damage.kind));
+                silent.push(Refused { path: listed.path.clone(), format: None, code, detail, is_recording: true });
+            }
+            self.refused.append(&mut silent);
+        }
+        let mut listed = std::mem::take(&mut self.archives);
+        listed.sort_by(|a, b| a.path.cmp(&b.path));
+        let mut archives: Vec<Archive> = listed
+            .iter()
+            .map(|listed| Archive {
+                path: listed.path.clone(),
+                container: listed.container,
+                members: Default::default(),
+                spent: Default::default(),
+            })
+            .collect();
+        for part in sources.iter().flat_map(|source| &source.parts) {
+            for (slash, _) in part.path.match_indices('/') {
+                let Ok(at) = listed.binary_search_by(|listed| listed.path.as_str().cmp(&part.path[..slash])) else {
+                    continue;
+                };
+                if let Some(member) = listed[at].members.get(&part.path) {
+                    archives[at].members.insert(part.path[slash + 1..].to_owned(), *member);
+                }
+            }
+        }
+        archives.retain(|archive| !archive.members.is_empty());
+        self.root.archives = archives;
+    }
+}
+
+/// The code of the reason why nothing of an archive can be read.
+pub fn code(kind: FaultKind) -> &'static str {
+    match kind {
+        FaultKind::Truncated => "cut-header",
+        FaultKind::Limit => "limit",
+        FaultKind::Io => "io-error",
+        FaultKind::Version => "unsupported",
+        _ => "corrupt",
+    }
+}
+
+/// Takes a member in. The last one of a name counts, as it does where an archive is unpacked.
+fn look(archive: &str, item: Item<'_>, filter: &Filter, limits: &Limits, found: &mut BTreeMap<String, Found>) {
+    let path = format!("{archive}/{}", item.path);
+    let is_deep = path.bytes().filter(|byte| *byte == b'/').count() >= limits.depth;
+    if is_deep || filter.excludes(&path) || (item.what != What::Directory && !filter.includes(&path)) {
+        return;
+    }
+    let new = match item.what {
+        What::Directory => Found::of_kind(EntryKind::Directory),
+        What::Special => Found::of_kind(EntryKind::Special),
+        What::File(member) => {
+            let known = known(&path, item.contents, limits);
+            Found { kind: EntryKind::File, size: member.size, member: Some(member), known }
+        }
+        What::Unsupported(size, detail) => {
+            let known = Some(Known::Unreadable("unsupported", format!("{detail} is not read")));
+            Found { kind: EntryKind::File, size, member: None, known }
+        }
+        What::SymbolicLink(target) => {
+            let known = Some(Known::Link(format!("{archive}/{target}")));
+            Found { known, ..Found::of_kind(EntryKind::Link) }
+        }
+        What::HardLink(target) => {
+            let target = format!("{archive}/{target}");
+            let name = |path: &str| path.rsplit('/').next().map(str::to_owned);
+            match found.get(&target).filter(|other| other.member.is_some()) {
+                // The same bytes, of which readers think the same under the same name.
+                Some(other) if name(&target) == name(&path) => {
+                    Found { kind: EntryKind::File, size: other.size, member: other.member, known: other.known.clone() }
+                }
+                _ => Found { known: Some(Known::Link(target)), ..Found::of_kind(EntryKind::Link) },
+            }
+        }
+    };
+    found.insert(path, new);
+}
+
+/// What readers say of a file in an archive; `None` where its name says enough.
+fn known(path: &str, mut contents: &mut dyn Read, limits: &Limits) -> Option<Known> {
+    let nested = || {
+        let detail = "compressed inside an archive: unpack the archive first".to_owned();
+        Some(Known::Unreadable("nested", detail))
+    };
+    let name = path.rsplit('/').next().unwrap_or(path);
+    if archive::is_packed_name(name) {
+        return nested();
+    }
+    let asked = Asked(path);
+    let by_name = asked.by_name().into_iter().max().unwrap_or(Confidence::No);
+    if matches!(by_name, Confidence::No | Confidence::Certain) {
+        return None;
+    }
+    let mut head = Vec::new();
+    let mut verdicts = Vec::new();
+    for limit in [FIRST_HEAD.min(limits.head), limits.head] {
+        let want = (limit - head.len().min(limit)) as u64;
+        // What stands before damage tells what it is.
+        let failed = (&mut contents).take(want).read_to_end(&mut head).is_err();
+        if archive::is_packed(&head) {
+            return nested();
+        }
+        verdicts = asked.by_head(&head);
+        if failed || head.len() < limit || verdicts.iter().any(|confidence| *confidence >= Confidence::Likely) {
+            break;
+        }
+    }
+    Some(Known::Verdicts(verdicts))
+}
