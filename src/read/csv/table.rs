@@ -375,7 +375,7 @@ impl<'r> Table<'r> {
             // What most cells are: blank, a number, or something of which only the end is wanted.
             let fast = match planned.want {
                 _ if *first == byte || matches!(first, b'\n' | b'\r') => Some(at),
-                Want::Note if planned.looks >= LOOKS && is_plain(*first) => {
+                Want::Note if planned.looks >= LOOKS && is_plain(*first, bytes.get(at + 1)) => {
                     let stop = find_end(bytes, at, delimiter);
                     is_end(stop).then(|| {
                         scanned.blank = false;
@@ -579,8 +579,12 @@ fn brief(bytes: &[u8]) -> u64 {
 /// Whether a cell that begins so ends at the next delimiter and is filled, whatever it holds: no quote, no word for
 /// "missing", no call that may hold a comma.
 #[inline(always)]
-fn is_plain(first: u8) -> bool {
-    !matches!(first, b'"' | b' ' | b'\t' | b'-' | b'<' | b'N' | b'n' | b't' | b'T' | b'A' | b'a')
+fn is_plain(first: u8, second: Option<&u8>) -> bool {
+    match first {
+        b'-' => second.is_some_and(u8::is_ascii_digit),
+        b'"' | b' ' | b'\t' | b'<' | b'N' | b'n' | b't' | b'T' | b'A' | b'a' => false,
+        _ => true,
+    }
 }
 
 /// The integer that begins at `at`, and the index after it; `None` beyond 18 digits.
