@@ -474,6 +474,7 @@ class Budget:
     rows: int
     threads: int | None
     last_step: int
+    recordings: int = 1
 
     # The limit of a scan: a base (half of it is importing numpy and polars), norms in flight, a little a recording.
     BASE, A_ROW, A_RECORDING = 150 * MB, 16, 2048
@@ -495,7 +496,7 @@ json.dump({"peak": peak, "n": scan.series["n"].max(), "first": scan.findings["fi
         answer = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
         assert answer["n"] == self.rows, f"got {answer['n']} rows, want {self.rows}"
         assert answer["first"] == [self.last_step], f"got first bad steps {answer['first']}, want [{self.last_step}]"
-        return float(answer["peak"]), self.BASE + self.A_ROW * self.rows + self.A_RECORDING
+        return float(answer["peak"]), self.BASE + self.A_ROW * self.rows + self.A_RECORDING * self.recordings
 
 
 # --- Rows ------------------------------------------------------------------------------------------------------------
@@ -924,6 +925,18 @@ def memory_tensorboard(lab: Lab) -> Budget:
     path = lab.folder / "big" / "tensorboard"
     rows = EventFiles.write_big(path, lab.size(7_500_000 * 276, 300_000))
     return Budget(path, rows, lab.threads, EventFiles.FIRST_BIG_STEP + rows - 1)
+
+
+@row("memory: 100,000 recordings / limit", must=1, aim=None)
+def memory_recordings(lab: Lab) -> Budget:
+    root, count, rows = lab.folder / "small", lab.size(100_000, 200), 12
+    lines = [f'{{"step": {k}, "grad_norm": {1 + k / 100}, "loss": {2 - k / 100}}}\n' for k in range(1, rows + 1)]
+    damaged = [*lines[:-1], f'{{"step": {rows}, "grad_norm": NaN, "loss": 1.5}}\n']
+    for k in range(count):
+        folder = root / f"team-{k // 10_000}" / f"sweep-{k // 100:04}" / f"run-{k:06}"
+        folder.mkdir(parents=True)
+        (folder / "metrics.jsonl").write_text("".join(damaged if k == count // 2 else lines))
+    return Budget(root, rows, lab.threads, rows, count)
 
 
 # --- The table -------------------------------------------------------------------------------------------------------

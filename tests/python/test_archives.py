@@ -1,4 +1,4 @@
-"""Compressed recordings and archives: the same findings however they are packed, faults for damage, bounds for bombs."""
+"""Compressed recordings and archives: the same findings however packed, faults for damage, bounds for bombs."""
 
 from __future__ import annotations
 
@@ -57,7 +57,9 @@ def runs(tmp_path: Path) -> Path:
     folder = tmp_path / "runs"
     plain_jsonl(folder / "a" / "metrics.jsonl", Training(norms(120)))
     trainer_state(folder / "b", Training(norms(200, 1, {150: NAN})), checkpoints=(50, 100))
-    plain_jsonl(folder / "c" / "deep" / "er" / "metrics.jsonl", Training(norms(300, 2, {100: 90.0, 200: 95.0, 250: 99.0})))
+    plain_jsonl(
+        folder / "c" / "deep" / "er" / "metrics.jsonl", Training(norms(300, 2, {100: 90.0, 200: 95.0, 250: 99.0}))
+    )
     rlprobe_run(folder / "d", Training(norms(150, 3, {77: NAN})), events=[("checkpoint", 60), ("nan_detected", 78)])
     (folder / "a" / "notes.txt").write_text("no recording")
     return folder
@@ -118,7 +120,7 @@ def test_archive_says_what_its_folder_says(
 
 @pytest.mark.parametrize(("suffix", "pack"), [(".gz", gzip.compress), (".zst", zstd)])
 def test_compressed_files_say_what_they_hold(tmp_path: Path, runs: Path, suffix: str, pack: Pack) -> None:
-    want = said(gs.scan(runs, exclude="d", progress=False))
+    want = said(gs.scan(runs, include="*.json*", exclude="d", progress=False))
     folder = tmp_path / "packed"
     for path in runs.rglob("*.json*"):
         if "d" in path.relative_to(runs).parts:
@@ -129,7 +131,7 @@ def test_compressed_files_say_what_they_hold(tmp_path: Path, runs: Path, suffix:
         # Members or frames in a row, an empty one among them.
         target.write_bytes(pack(data[:1000]) + pack(b"") + pack(data[1000:]))
     scan = gs.scan(folder, progress=False)
-    assert said(scan, suffix=suffix) | {"skipped": 1} == want
+    assert said(scan, suffix=suffix) == want
     assert scan.faults.height == 0
     first = gs.read(folder / f"a/metrics.jsonl{suffix}")
     assert first.series("grad_norm")[1].tolist() == norms(120)
@@ -146,7 +148,9 @@ def test_cut_tail_is_normal(tmp_path: Path, suffix: str, pack: Pack) -> None:
     assert 5_000 < scan.runs["records"][0] < 20_000
     assert set(scan.faults["severity"]) == {"info"}
     done = subprocess.run(
-        [sys.executable, "-m", "gradscan", "scan", str(tmp_path), "--fail-on", "unreadable"], capture_output=True, check=False
+        [sys.executable, "-m", "gradscan", "scan", str(tmp_path), "--fail-on", "unreadable"],
+        capture_output=True,
+        check=False,
     )
     assert done.returncode == 0
 
@@ -155,7 +159,6 @@ def test_damage_is_a_fault_and_costs_nothing_before_it(tmp_path: Path) -> None:
     path = plain_jsonl(tmp_path / "x" / "metrics.jsonl", Training(norms(20_000, 1, {300: NAN})))
     packed = bytearray(gzip.compress(path.read_bytes()))
     path.unlink()
-    packed[len(packed) // 2 :][:64] = bytes(64)
     packed[len(packed) // 2 : len(packed) // 2 + 64] = b"\xff" * 64
     path.with_name("metrics.jsonl.gz").write_bytes(packed)
     scan = gs.scan(tmp_path, progress=False)
@@ -246,11 +249,6 @@ def test_no_archive_at_all(tmp_path: Path, name: str, data: bytes) -> None:
     assert named.runs["reason"][0]
 
 
-def zeros(megabytes: int, chunk: bytes) -> bytes:
-    """gzip members of zeros in a row: ten gigabytes in ten megabytes, made in a blink."""
-    return gzip.compress(chunk * 2**20, 9) * megabytes
-
-
 def test_bombs(tmp_path: Path) -> None:
     """Ten gigabytes of zeros, as a file, in a tar and in a zip: bounded time, and the good neighbour is read."""
     plain_jsonl(tmp_path / "good" / "metrics.jsonl", Training(norms(50)))
@@ -310,7 +308,7 @@ def test_streamed_zip(tmp_path: Path) -> None:
             return len(memoryview(data))  # type: ignore[arg-type]
 
     pipe = Pipe()
-    with zipfile.ZipFile(pipe, "w", zipfile.ZIP_DEFLATED) as archive:  # type: ignore[call-overload]
+    with zipfile.ZipFile(pipe, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in ("a", "b"):
             archive.writestr(f"{name}/metrics.jsonl", ROWS)
     path = tmp_path / "a.zip"

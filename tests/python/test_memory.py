@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tarfile
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -17,6 +19,7 @@ from makers import Training, norms, trainer_state_text
 
 MIB = 2**20
 ROW_BYTES = 16  # what a row of gradient norm may cost while it is in flight
+RECORDING_BYTES = 2048  # what a recording may cost beside its rows
 RECORD_LIMIT = 64 * MIB
 
 # VmHWM belongs to the address space that exec made; ru_maxrss also remembers that of the parent at the fork.
@@ -173,3 +176,40 @@ def test_deep_nesting_costs_no_memory(tmp_path: Path, small: Path) -> None:
     measured = measure(small, path)
     assert (measured.rows, measured.status) == (99, ["clean"])
     assert measured.bytes <= 2 * RECORD_LIMIT, f"needed {measured.bytes / MIB:.1f} MiB"
+
+
+def test_many_small_recordings(tmp_path: Path, small: Path) -> None:
+    """20,000 recordings in deep directories: at most 2 KB each. `benches/compare.py` scans 100,000."""
+    count = 20_000
+    text = "".join(f'{{"step": {k}, "grad_norm": {norm}, "loss": 1.5}}\n' for k, norm in enumerate(norms(12)))
+    for k in range(count):
+        path = tmp_path / "runs" / f"team-{k // 5000}" / f"sweep-{k // 100:03}" / f"run-{k:05}" / "metrics.jsonl"
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+    measured = measure(small, tmp_path / "runs")
+    assert (measured.rows, measured.status) == (12 * count, ["clean"] * count)
+    assert measured.bytes <= 16 * MIB + RECORDING_BYTES * count, f"needed {measured.bytes / count:.0f} bytes each"
+
+
+def test_archives_hold_a_window(tmp_path: Path, small: Path) -> None:
+    """64 MiB of rows inside a compressed tar and a zip: as flat as the file itself."""
+    folder = tmp_path / "plain"
+    folder.mkdir()
+    rows = big_jsonl(folder / "metrics.jsonl", 64 * MIB)
+    for name, write in (("a.tar.gz", tarred), ("a.zip", zipped)):
+        home = tmp_path / name.replace(".", "-")
+        home.mkdir()
+        write(home / name, folder / "metrics.jsonl")
+        measured = measure(small, home)
+        assert (measured.rows, measured.status) == (rows, ["clean"])
+        assert measured.bytes <= 40 * MIB + ROW_BYTES * rows, f"{name} needed {measured.bytes / MIB:.1f} MiB"
+
+
+def tarred(path: Path, file: Path) -> None:
+    with tarfile.open(path, "w:gz", compresslevel=1) as archive:
+        archive.add(file, "run/metrics.jsonl")
+
+
+def zipped(path: Path, file: Path) -> None:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        archive.write(file, "run/metrics.jsonl")
