@@ -190,11 +190,11 @@ def _rule_knobs(spike_ratio: Any, min_spikes: Any, min_points: Any, min_norm: An
 
 def _finish(tables: _core.ScanTables, knobs: dict[str, Any], seconds: float) -> Scan:
     """The tables of the compiled module as frames, with the sentences put in."""
-    series = pl.DataFrame(tables.series)
+    runs, series = pl.DataFrame(tables.runs), pl.DataFrame(tables.series)
     return Scan(
-        runs=_runs(pl.DataFrame(tables.runs), knobs["min_points"]),
+        runs=_runs(runs, knobs["min_points"]),
         series=_shaped("series", series),
-        findings=_findings(pl.DataFrame(tables.findings), series),
+        findings=_findings(pl.DataFrame(tables.findings), series, runs),
         suspicions=_suspicions(pl.DataFrame(tables.suspicions)),
         faults=_shaped("faults", pl.DataFrame(tables.faults)),
         directories=_shaped("directories", pl.DataFrame(tables.directories)),
@@ -224,10 +224,12 @@ def _runs(frame: pl.DataFrame, min_points: int) -> pl.DataFrame:
     return _shaped("runs", frame.with_columns(pl.Series("reason", reasons, dtype=pl.String)))
 
 
-def _findings(frame: pl.DataFrame, series: pl.DataFrame) -> pl.DataFrame:
+def _findings(frame: pl.DataFrame, series: pl.DataFrame, runs: pl.DataFrame) -> pl.DataFrame:
     found = frame.select("run").unique()
     ours = series.select("run", "metric", "n").join(found, on="run", how="semi")
-    rows = {(run, metric): n for run, metric, n in ours.iter_rows()}
+    # A series of several trainings has rows of each of them: what was found in one is no share of all.
+    judged_apart = set(runs.filter(pl.col("notes").list.contains("restarted"))["run"])
+    rows = {(run, metric): n for run, metric, n in ours.iter_rows() if run not in judged_apart}
     said: list[str] = []
     # Most findings share their list of actions: each distinct one becomes a value of polars once.
     places: dict[tuple[str, ...], int] = {}
@@ -587,14 +589,19 @@ def around(path: PathLike, step: int | None = None, window: int = 5, metrics: Se
         else next((found[name] for name in found if len(found) == 1), None)
     )
     findings = [] if run is None else list(run.findings.iter_rows(named=True))
+    attempt, metric = None, None
     if step is None and findings:
-        step = findings[0]["onset_step"] if findings[0]["onset_step"] is not None else findings[0]["first_step"]
+        worst = findings[0]
+        step = worst["onset_step"] if worst["onset_step"] is not None else worst["first_step"]
+        attempt = worst["attempt"]
+        # The onset of bad losses may lie in a gradient norm.
+        metric = worst["metric"] if step == worst["first_step"] or worst["check"] == "spikes" else None
     evidence = [item["metric"] for row in findings for item in row["evidence"] or ()]
     bad = dict.fromkeys([*(row["metric"] for row in findings), *evidence])
     pinned = [name for name in bad if name in recording.arrays]
     names, others = _shown_names(recording, metrics, pinned)
     pinned = names if metrics else pinned
-    frame = recording.around(step, window, names)
+    frame, middle = recording.window_around(step, window, names, attempt=attempt, metric=metric)
     empty = [name for name in names if name not in pinned and frame[name].null_count() == len(frame)]
     frame = frame.drop(empty)
     thresholds = _thresholds(found, run.series if run is not None else None, findings)
@@ -619,6 +626,7 @@ def around(path: PathLike, step: int | None = None, window: int = 5, metrics: Se
         status=run.status if run is not None else "not_assessable",
         step=at,
         frame=frame,
+        row=middle,
         marks=marks,
         roles=recording.roles,
         sentences=said + ((problem,) if problem else ()),

@@ -505,19 +505,44 @@ class Recording:
         Those are up to `window` rows before the first row at or after the step, that row, and `window` rows after it.
         `step=None` means the end of the recording.
         """
+        return self.window_around(step, window, names)[0]
+
+    def window_around(
+        self,
+        step: int | None,
+        window: int = 5,
+        names: Sequence[str] | None = None,
+        *,
+        attempt: int | None = None,
+        metric: str | None = None,
+    ) -> tuple[pl.DataFrame, int]:
+        """`around`, and the index in it of the row in the middle (-1 if there is none).
+
+        With `attempt` (from 1) and `metric` that is the first row of this attempt at or after the step which has the
+        metric; where there is none, the first one at or after the step.
+        """
         if window < 0:
             raise ValueError(f"window: got {window}, want 0 or more rows")
         frame = self.frame(names)
+        attempts = self.records["attempt"]
         if names is None or len(names):
             signal = [pl.col(name).is_not_null() for name in frame.columns if name not in ("step", "time")]
-            frame = frame.filter(pl.any_horizontal(signal)) if signal else frame
+            shown = frame.select(pl.any_horizontal(signal)).to_series() if signal else None
+            if shown is not None:
+                frame, attempts = frame.filter(shown), attempts.filter(shown)
         at = len(frame) - 1
         if step is not None and len(frame):
-            later = np.flatnonzero(frame["step"].to_numpy() >= step)
-            at = int(later[0]) if len(later) else len(frame) - 1
+            later = frame["step"].to_numpy() >= step
+            meant = later
+            if attempt is not None:
+                meant = meant & (attempts.to_numpy() == attempt)
+            if metric is not None and metric in frame.columns:
+                meant = meant & frame[metric].is_not_null().to_numpy()
+            found = np.flatnonzero(meant if meant.any() else later)
+            at = int(found[0]) if len(found) else len(frame) - 1
         window = min(window, len(frame))
         start = max(0, at - window)
-        return frame.slice(start, max(0, at + window + 1 - start))
+        return frame.slice(start, max(0, at + window + 1 - start)), at - start
 
     def __repr__(self) -> str:
         rows = max((len(own) for own, _ in self.arrays.values()), default=0)
@@ -528,7 +553,7 @@ class Recording:
 class View:
     """What `gradscan show` shows: rows of a recording around a step, bad cells marked, and the samples captured there.
 
-    `marks` maps (row of `frame`, column) to `nan`, `inf`, `alias`, `count` or `spike`. `samples` is a polars frame
+    `row` is the row of `frame` in the middle (-1: none). `marks` maps (row of `frame`, column) to `nan`, `inf`, `alias`, `count` or `spike`. `samples` is a polars frame
     or None. `pinned` columns are shown whatever the width, `hidden` names series that are not in `frame`.
     """
 
@@ -539,6 +564,7 @@ class View:
     frame: pl.DataFrame
     marks: Mapping[tuple[int, str], str]
     roles: Mapping[str, str | None]
+    row: int = -1
     sentences: tuple[str, ...] = ()
     samples: pl.DataFrame | None = None
     hidden: tuple[str, ...] = ()

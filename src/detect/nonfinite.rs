@@ -173,8 +173,11 @@ fn onset(training: &Training<'_>, first: &Bad<'_>) -> (Option<i64>, Option<(i64,
         return (norms.rows.recorded_step(row, axis).map(|_| onset), good);
     }
     let by_norms = tested().filter_map(|norms| norms.last_good(upto(norms), step).map(|row| point(norms, row)));
-    // Of equal steps the last counts: a gradient norm says more than a counter of 0.
-    let good = first.good.into_iter().chain(by_norms).max_by_key(|(step, _)| *step);
+    // Of equal steps the last counts: a gradient norm says more than a counter of 0, a loss is compared with itself.
+    let of_norms = by_norms.max_by_key(|(step, _)| *step);
+    let own_last = first.class == Class::Loss;
+    let ordered = if own_last { [of_norms, first.good] } else { [first.good, of_norms] };
+    let good = ordered.into_iter().flatten().max_by_key(|(step, _)| *step);
     (first.recorded, good)
 }
 

@@ -11,7 +11,7 @@ pub struct Limits {
     pub columns: usize,
     /// Bytes of one metric name. 1,024.
     pub name: usize,
-    /// Series that are kept or reduced in one recording. 8,192.
+    /// Series that are kept or reduced in one recording, and as many totals (gradient norms, losses) beside. 8,192.
     pub series: usize,
     /// Attempts of one recording; beyond, its rows count as interleaved. 65,536.
     pub attempts: usize,

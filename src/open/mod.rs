@@ -227,6 +227,10 @@ impl Files for Disk<'_> {
         Ok(Arc::new(FileRanges { file, at: 0, size }))
     }
 
+    fn root_name(&self) -> &str {
+        self.root.base.file_name().and_then(|name| name.to_str()).unwrap_or_default()
+    }
+
     fn cancelled(&self) -> bool {
         self.cancel.load(Ordering::Relaxed)
     }

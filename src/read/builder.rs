@@ -1,7 +1,7 @@
 //! Takes rows from a reader and owns the policy that all formats share: which series are wanted, the step axis,
 //! duplicates, limits, faults. A reader that uses it cannot allocate by a number from its file.
 
-mod points;
+pub mod points;
 
 use std::collections::HashMap;
 
@@ -96,6 +96,9 @@ pub struct Builder<'a> {
     numeric: Vec<bool>,
     series: Vec<SeriesBuilder>,
     series_beyond: bool,
+    /// The totals among the series, and the column of all names beyond the limits.
+    totals: usize,
+    beyond: Option<u32>,
     row: Row,
     records: u64,
     axis: AxisBuilder,
@@ -143,6 +146,8 @@ impl<'a> Builder<'a> {
             numeric: Vec::new(),
             series: Vec::new(),
             series_beyond: false,
+            totals: 0,
+            beyond: None,
             row: Row::default(),
             records: 0,
             axis: AxisBuilder::default(),
@@ -202,7 +207,8 @@ impl<'a> Builder<'a> {
             return Column { id: *id, want: self.want(*id) };
         }
         let id = self.columns.len() as u32;
-        if name.len() > self.limits.name || self.columns.len() >= self.limits.columns {
+        let is_full = self.columns.len() >= self.limits.columns;
+        if name.len() > self.limits.name || (is_full && !self.has_room_for_total(self.role_of(known_as))) {
             return self.beyond_limits(name);
         }
         let usage = self.usage(name, known_as, id);
@@ -215,9 +221,8 @@ impl<'a> Builder<'a> {
 
     /// All columns beyond the limits are one, of which nothing is wanted; the first one is a fault.
     fn beyond_limits(&mut self, name: &str) -> Column {
-        const BEYOND: &str = "";
-        if let Some(id) = self.names.get(BEYOND) {
-            return Column { id: *id, want: Want::Note };
+        if let Some(id) = self.beyond {
+            return Column { id, want: Want::Note };
         }
         let detail = if name.len() > self.limits.name {
             format!("a metric name of {} bytes, at most {} are read", name.len(), self.limits.name)
@@ -227,10 +232,10 @@ impl<'a> Builder<'a> {
         let place = self.place(self.place_unit, self.row.at);
         self.fault(Fault::new(FaultKind::Limit, place, detail));
         let id = self.columns.len() as u32;
-        self.columns.push(BEYOND.to_owned());
+        self.columns.push(String::new());
         self.uses.push(Use::Note);
         self.numeric.push(false);
-        self.names.insert(BEYOND.to_owned(), id);
+        self.beyond = Some(id);
         Column { id, want: Want::Note }
     }
 
@@ -270,8 +275,13 @@ impl<'a> Builder<'a> {
             Some(role) if is_reduced(role) => Signal::Reduced(Reduced::default()),
             _ => return Use::Note,
         };
-        if self.series.len() >= self.limits.series {
-            if self.series.len() == self.limits.series && !self.series_beyond {
+        // Totals have room of their own: thousands of layers must not crowd out the loss.
+        let has_room = match role {
+            Some(role) if is_total(role) => self.has_room_for_total(Some(role)),
+            _ => self.series.len() - self.totals < self.limits.series,
+        };
+        if !has_room {
+            if !self.series_beyond {
                 self.series_beyond = true;
                 let place = self.place(self.place_unit, self.row.at);
                 let detail = format!("more than {} series", self.limits.series);
@@ -279,10 +289,15 @@ impl<'a> Builder<'a> {
             }
             return Use::Note;
         }
+        self.totals += usize::from(role.is_some_and(is_total));
         let mut series = SeriesBuilder::new(id, role, fixed.is_some(), signal, self.event_step);
         series.points = self.points.as_ref().map(|_| Box::default());
         self.series.push(series);
         Use::Series { index: self.series.len() as u32 - 1, primary: role.is_some_and(is_primary) }
+    }
+
+    fn has_room_for_total(&self, role: Option<Role>) -> bool {
+        role.is_some_and(is_total) && self.totals < self.limits.series
     }
 
     fn step_rank_of(&self, name: &str) -> Option<StepRank> {
@@ -662,6 +677,11 @@ impl<'a> Builder<'a> {
 fn rounded_step(rank: StepRank, value: f64) -> (StepRank, i64, bool) {
     let cut = value as i64;
     if cut as f64 == value { (rank, cut, false) } else { (rank, value.floor() as i64, value.fract() != 0.0) }
+}
+
+/// Roles without which a recording must not pass for clean.
+fn is_total(role: Role) -> bool {
+    matches!(role, Role::GradNorm | Role::GradNormPostClip | Role::NanCount | Role::InfCount | Role::Loss)
 }
 
 /// Roles that make a row one of the training itself.

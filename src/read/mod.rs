@@ -132,6 +132,10 @@ pub trait Files {
     fn open(&self, part: &Part) -> std::io::Result<Box<dyn Read + '_>>;
     /// The part's bytes at random.
     fn ranges(&self, part: &Part) -> std::io::Result<Arc<dyn Ranges>>;
+    /// The name of the directory that paths are relative to, where it has one.
+    fn root_name(&self) -> &str {
+        ""
+    }
     /// Whether the scan was cancelled; looked at between windows.
     fn cancelled(&self) -> bool;
 }

@@ -9,6 +9,7 @@ use std::collections::HashMap;
 
 use self::event::{Data, Event, Layout};
 use self::scalar::Number;
+use super::builder::points;
 use super::{About, Builder, Confidence, Progress, Reader, Rejected, Session, StreamDecoder, Want, is_git_lfs_pointer};
 use crate::kernel::checksum::crc32c;
 use crate::kernel::level::Level;
@@ -72,8 +73,10 @@ impl Reader for TensorBoard {
     }
 
     fn read(&self, source: &Source, session: &mut Session<'_>) -> Result<Vec<Recording>, Rejected> {
-        let mut builder = session.builder_of_points(Format::TensorBoard, is_evaluation(&source.path));
-        let mut decoder = Decoder::new(&source.path);
+        let files = session.files;
+        let directory = if source.path.is_empty() { files.root_name() } else { &source.path };
+        let mut builder = session.builder_of_points(Format::TensorBoard, is_evaluation(directory));
+        let mut decoder = Decoder::new(directory);
         let (mut readable, mut refused) = (0, None);
         for (index, part) in source.parts.iter().enumerate() {
             builder.begin_part(index as u32);
@@ -100,9 +103,11 @@ impl Reader for TensorBoard {
 }
 
 /// Whether a directory holds the evaluation of a training, with the metric names of the training: Keras writes
-/// `validation/`, estimators `eval/`. (A training may well be called `test`.)
+/// `validation/`, estimators `eval/` and `eval_<name>/`. (A training may well be called `test`.)
 fn is_evaluation(directory: &str) -> bool {
-    ["eval", "evaluation", "val", "valid", "validation"].contains(&directory.rsplit('/').next().unwrap_or(directory))
+    let name = directory.rsplit('/').next().unwrap_or(directory).to_ascii_lowercase();
+    let behind = ["evaluation", "validation", "valid", "eval", "val"].iter().find_map(|word| name.strip_prefix(word));
+    behind.is_some_and(|rest| rest.is_empty() || rest.starts_with(['_', '-', '.']))
 }
 
 /// What a tag is called in full in a directory of its own: `add_scalars("loss", {"val": x})` writes the tag `loss` into
@@ -115,13 +120,21 @@ fn full_name(directory: &str, tag: &str) -> Option<String> {
     part.filter(|part| !part.is_empty() && !tag.is_empty()).map(|part| format!("{tag}/{part}"))
 }
 
+/// A tag as text; bytes that are no UTF-8 become `\\xNN`, so that no two tags read alike.
+fn shown(tag: &[u8]) -> String {
+    let mut text = String::new();
+    for chunk in tag.utf8_chunks() {
+        text.push_str(chunk.valid());
+        chunk.invalid().iter().for_each(|byte| text += &format!("\\x{byte:02x}"));
+    }
+    text
+}
+
 /// The checksum where speed is no matter.
 fn checksum(bytes: &[u8]) -> u32 {
     crc32c(Level::detect(), bytes)
 }
 
-/// Records longer than this whose begin shows that they hold no scalar (images, graphs) are passed over unseen.
-const OPAQUE: u64 = 64 << 10;
 /// Bytes of a record that show what it holds.
 const BEGIN: usize = 4 << 10;
 /// A longer record is none: no writer makes one.
@@ -233,7 +246,7 @@ impl<'s> Decoder<'s> {
         if found.is_none() && zeros {
             self.fault(FaultKind::Truncated, lost.begin, format!("the file ends in {bytes} zero bytes"), into);
         } else {
-            let detail = format!("no length of a record with its checksum: {bytes} bytes passed over");
+            let detail = format!("no sound record in {bytes} bytes: passed over");
             self.fault(FaultKind::BadChecksum, lost.begin, detail, into);
         }
         if found.is_some() {
@@ -310,6 +323,9 @@ impl<'s> Decoder<'s> {
         into.begin_points(at, step, wall_time);
         if tag.wanted {
             into.point(tag.column?, f64::from(value));
+            if tag.reaches {
+                into.reach();
+            }
         } else {
             into.pass_point(tag.reaches);
         }
@@ -352,39 +368,18 @@ impl<'s> Decoder<'s> {
         };
         if tag.wanted {
             into.point(column, number.value);
+            if tag.reaches {
+                into.reach();
+            }
         } else {
             into.pass_point(tag.reaches);
         }
     }
 
-    /// What to do with a record that is long or does not fit the window. `body` is what is there behind its header.
     #[inline(never)]
-    fn long_record(&mut self, length: u64, body: &[u8], place: u64, end: bool, into: &mut Builder<'_>) -> Long {
-        let known = body.len() as u64;
-        if known < length.min(BEGIN as u64) && !end {
-            return Long::Wait;
-        }
-        let is_opaque = length > OPAQUE && event::is_opaque(&body[..body.len().min(BEGIN)], length);
-        if !is_opaque && total(length) <= into.limits().record as u64 {
-            return if known < length.saturating_add(FOOTER as u64) { Long::Wait } else { Long::Read };
-        }
-        if !is_opaque {
-            let detail = format!("a record of {length} bytes was passed over");
-            self.fault(FaultKind::Limit, place, detail, into);
-        }
-        self.records += 1;
-        Long::Pass
+    fn holds_header(&self, bytes: &[u8]) -> bool {
+        tfrecord::find_header(bytes, LONGEST, |bytes| crc32c(self.level, bytes)).is_some()
     }
-}
-
-/// What to do with a long record.
-enum Long {
-    /// More of it must be seen.
-    Wait,
-    /// Pass over it.
-    Pass,
-    /// It is all there and may hold scalars.
-    Read,
 }
 
 /// Bytes of a whole record.
@@ -395,7 +390,7 @@ fn total(length: u64) -> u64 {
 impl Tag {
     /// Makes the column of a tag known at its first number.
     fn introduce(&mut self, number: Number, directory: &str, into: &mut Builder<'_>) -> u32 {
-        let name = String::from_utf8_lossy(&self.name);
+        let name = shown(&self.name);
         let known_as = full_name(directory, &name).filter(|full| roles::role_of(full).is_some());
         let column = into.column_known_as(&name, known_as.as_deref().unwrap_or(&name));
         into.numeric(column.id);
@@ -406,7 +401,8 @@ impl Tag {
         self.wanted = column.want == Want::Number;
         let role = roles::role_of(&name);
         // Rewards and lengths may be logged by environment steps, which are no steps of the training.
-        self.reaches = role.is_some_and(|role| !matches!(role, Role::Reward | Role::CompletionLength));
+        self.reaches = role.is_some_and(|role| !matches!(role, Role::Reward | Role::CompletionLength))
+            && points::step_name(&name) == points::STEP;
         column.id
     }
 }
@@ -458,30 +454,48 @@ impl Decoder<'_> {
                 self.lost = Some(Lost { begin: place, zeros: true });
                 continue;
             };
-            if length > OPAQUE || total(length) > into.limits().record as u64 {
+            if total(length) > into.limits().record as u64 {
                 if used > 0 {
                     // What is passed over is counted from the begin of a window.
                     return Progress::Used(used);
                 }
-                match self.long_record(length, body, place, end, into) {
-                    Long::Wait if end => break,
-                    Long::Wait => return Progress::Used(0),
-                    Long::Pass => {
-                        self.passing_to = at.saturating_add(total(length));
-                        return Progress::Skip(total(length));
-                    }
-                    Long::Read => {}
+                if body.len() < BEGIN && !end && window.len() < into.limits().record {
+                    return Progress::Used(0);
                 }
+                self.records += 1;
+                if !event::is_opaque(&body[..body.len().min(BEGIN)], length) {
+                    let detail = format!("a record of {length} bytes was passed over");
+                    self.fault(FaultKind::Limit, place, detail, into);
+                }
+                self.passing_to = at.saturating_add(total(length));
+                return Progress::Skip(total(length));
             }
             let whole = usize::try_from(length).ok().and_then(|length| {
                 let (payload, behind) = body.split_at_checked(length)?;
                 Some((payload, behind.first_chunk::<FOOTER>()?))
             });
-            let Some((payload, footer)) = whole else { break };
+            let Some((payload, footer)) = whole else {
+                if end && self.holds_header(&rest[1..]) {
+                    // Not the end cuts this record, but something before it: more records follow.
+                    self.lost = Some(Lost { begin: place, zeros: false });
+                    continue;
+                }
+                break;
+            };
             self.records += 1;
             if tfrecord::is_intact(payload, footer, crc) {
                 self.record(header, payload, place, into);
             } else {
+                let next = &body[payload.len() + FOOTER..];
+                if next.len() < HEADER && !end && rest.len() < into.limits().record {
+                    self.records -= 1;
+                    break;
+                }
+                if next.first_chunk().is_some_and(|header| tfrecord::length(header, crc).is_none()) {
+                    // Its end is not where its length says: bytes are missing, and a sound record may begin in it.
+                    self.lost = Some(Lost { begin: place, zeros: false });
+                    continue;
+                }
                 let detail = format!("a record of {length} bytes does not match its checksum: passed over");
                 self.fault(FaultKind::BadChecksum, place, detail, into);
             }

@@ -558,7 +558,7 @@ def _rows(page: _Page, view: View, shown: Sequence[str], body: dict[str, list[st
     head.rstrip()
     page._console.print(head, soft_wrap=True)
     for row in range(len(view.frame)):
-        here = view.step is not None and view.frame["step"][row] == view.step
+        here = view.step is not None and view.frame["step"][row] == view.step and view.row in (row, -1)
         text = Text("> " if here else "  ", "bold")
         for name in shown:
             style = _MARKS.get(view.marks.get((row, name), ""), "bold" if here and name == "step" else "not bold")

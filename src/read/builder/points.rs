@@ -59,7 +59,6 @@ impl<'a> Builder<'a> {
     pub fn point(&mut self, id: u32, value: f64) {
         let (Some(points), Use::Series { index, .. }) = (&mut self.points, self.uses[id as usize]) else { return };
         let step = points.step;
-        points.reach = points.reach.max(Some(step));
         let series = &mut self.series[index as usize];
         let Some(own) = series.points.as_deref_mut() else { return };
         if own.is_duplicate(step, value, points.wall_time) {
@@ -87,6 +86,14 @@ impl<'a> Builder<'a> {
         }
     }
 
+    /// Says that the current event shows how far the training went.
+    #[inline]
+    pub fn reach(&mut self) {
+        if let Some(points) = &mut self.points {
+            points.reach = points.reach.max(Some(points.step));
+        }
+    }
+
     /// A number of the current event that is not wanted. `reaches`: it shows how far the training went.
     #[inline]
     pub fn pass_point(&mut self, reaches: bool) {
@@ -96,7 +103,7 @@ impl<'a> Builder<'a> {
             points.other_rows += 1;
         }
         if reaches {
-            points.reach = points.reach.max(Some(points.step));
+            self.reach();
         }
     }
 
@@ -133,14 +140,19 @@ impl Points {
         part_starts: &[(u64, u32)],
     ) -> Axis {
         let is_signal = |index: &usize| roles[*index].is_some_and(is_primary);
+        let is_norm = |index: &usize| matches!(roles[*index], Some(Role::GradNorm | Role::GradNormPostClip));
         let density = |index: &usize| {
-            let role = roles[*index];
-            let is_norm = matches!(role, Some(Role::GradNorm | Role::GradNormPostClip));
             let rows = series[*index].points.as_ref().map_or(0, |own| own.axis.rows());
-            (is_signal(index), role.is_some(), rows, is_norm, std::cmp::Reverse(*index))
+            (is_signal(index), roles[*index].is_some(), rows, is_norm(index), std::cmp::Reverse(*index))
         };
-        let Some(densest) = (0..series.len()).max_by_key(density) else { return self.axis_without_series() };
-        let name = &columns[series[densest].column as usize];
+        let unit = |index: usize| step_name(&columns[series[index].column as usize]);
+        // Where series count in different units, that of the gradient norms is the recording's.
+        let norm = (0..series.len()).filter(is_norm).max_by_key(density).map(unit);
+        let same_unit = |index: &usize| norm.is_none_or(|norm| norm == unit(*index));
+        let Some(densest) = (0..series.len()).filter(same_unit).max_by_key(density) else {
+            return self.axis_without_series();
+        };
+        let unit = unit(densest);
         let Some(mut axis) = series[densest].points.take().map(|own| own.axis) else { return Axis::default() };
         let others: Vec<usize> = (0..series.len()).filter(|other| is_signal(other) && *other != densest).collect();
         let others = if others.len().saturating_mul(axis.turns().len()) > TURNS { Vec::new() } else { others };
@@ -158,8 +170,10 @@ impl Points {
             })
             .collect();
         axis.begin_at(&begins);
-        let mut axis = axis.finish(Some(step_name(name).to_owned()));
-        axis.last_step = axis.last_step.max(self.reach);
+        let mut axis = axis.finish(Some(unit.to_owned()));
+        if unit == STEP {
+            axis.last_step = axis.last_step.max(self.reach);
+        }
         axis
     }
 
@@ -176,10 +190,11 @@ impl Points {
     }
 }
 
-const STEP: &str = "step";
+/// What steps count where nothing says otherwise.
+pub const STEP: &str = "step";
 
 /// What the steps of a series count: DeepSpeed logs by samples, Keras' `epoch_` metrics by epochs.
-fn step_name(metric: &str) -> &'static str {
+pub fn step_name(metric: &str) -> &'static str {
     match metric {
         _ if metric.starts_with("Train/Samples/") => "samples",
         _ if metric.starts_with("epoch_") => "epoch",

@@ -174,6 +174,60 @@ fn damage_costs_what_it_hits() {
 }
 
 #[test]
+fn sound_records_behind_a_cut_one_are_read() {
+    let steps =
+        |recording: &Recording| points(recording, "grad_norm").iter().map(|(step, _)| *step).collect::<Vec<_>>();
+    let record = |step: i64| framed(&scalar("grad_norm", step, 1.7e9, step as f32));
+    let of = |steps: std::ops::RangeInclusive<i64>| steps.flat_map(record).collect::<Vec<u8>>();
+    let histogram = framed(&field(0x2a, &field(0x0a, &[field(0x0a, b"h"), field(0x2a, &[0; 2000])].concat())));
+    for cut in [5, 30, 800, histogram.len() - 1] {
+        let file = [of(1..=5), histogram[..cut].to_vec(), of(6..=9)].concat();
+        let recording = read(&[file]);
+        assert_eq!(steps(&recording), [1, 2, 3, 4, 5, 6, 7, 8, 9], "{cut} bytes of a record");
+        assert_eq!(kinds(&recording), [(FaultKind::BadChecksum, of(1..=5).len() as u64)]);
+    }
+    // Bytes are missing inside a record: the next one begins within what its length claims.
+    for missing in 1..record(5).len() - 1 {
+        let file = [of(1..=4), record(5)[..missing].to_vec(), of(6..=9)].concat();
+        assert_eq!(steps(&read(&[file])), [1, 2, 3, 4, 6, 7, 8, 9], "{missing} bytes of a record");
+    }
+}
+
+#[test]
+fn thousands_of_layers_leave_room_for_the_totals() {
+    let limits = Limits { series: 5, columns: 12, ..Limits::default() };
+    let names: Vec<String> = (0..20).map(|layer| format!("grad_norm/layer{layer}.weight")).collect();
+    let tags = names.iter().map(String::as_str).chain(["", "grad_norm", "loss"]);
+    let file: Vec<u8> = tags.flat_map(|tag| framed(&scalar(tag, 3, 1.7e9, f32::NAN))).collect();
+    for everything in [false, true] {
+        let request = Request { everything, ..Request::default() };
+        let recording = read_files(std::slice::from_ref(&file), &request, &limits).unwrap();
+        for total in ["grad_norm", "loss"] {
+            assert!(recording.series.iter().any(|series| series.name == total && series.tally.nan == 1), "{total}");
+        }
+        assert!(recording.faults.iter().any(|fault| fault.kind == FaultKind::Limit));
+    }
+}
+
+#[test]
+fn steps_in_samples_are_not_mixed_with_steps() {
+    let norm = |step: i64| framed(&scalar("train/grad_norm", step, 1.7e9, 1.0));
+    let other = |tag: &'static str| move |step: i64| framed(&scalar(tag, step * 64, 1.7e9, 1.0));
+    let file = (1..=50).flat_map(norm).chain((1..=50).flat_map(other("Train/Samples/lr"))).collect();
+    let recording = read(&[file]);
+    assert_eq!((recording.axis.last_step, recording.axis.step_name.as_deref()), (Some(50), Some("step")));
+    let file = (1..=500).flat_map(other("Train/Samples/train_loss")).chain((1..=50).flat_map(norm)).collect();
+    assert_eq!(read(&[file]).axis.step_name.as_deref(), Some("step"));
+    let file = (1..=50).flat_map(other("Train/Samples/train_loss")).collect();
+    assert_eq!(read(&[file]).axis.step_name.as_deref(), Some("samples"));
+}
+
+#[test]
+fn no_two_tags_read_alike() {
+    assert_eq!(shown(b"a\xff/\xc3\xa9"), "a\\xff/é");
+}
+
+#[test]
 fn what_is_no_event_file_is_told_apart() {
     let code = |bytes: &[u8]| match read_files(&[bytes.to_vec()], &Request::default(), &Limits::default()) {
         Err(Rejected::Unreadable { code, .. }) => code,
@@ -226,7 +280,12 @@ fn scalars_of_several_writers_in_directories_of_their_own() {
     assert_eq!(full_name("logs/closs/val", "loss"), None);
     assert_eq!(full_name("logs/run", "loss"), None);
     assert_eq!(full_name("", "loss"), None);
-    assert!(is_evaluation("a/validation") && !is_evaluation("a/first_val") && !is_evaluation("a/test"));
+    for name in ["a/validation", "Eval", "eval_holdout", "val-0"] {
+        assert!(is_evaluation(name), "{name}");
+    }
+    for name in ["a/first_val", "a/test", "value", "evaluate_lr", ""] {
+        assert!(!is_evaluation(name), "{name}");
+    }
 }
 
 #[test]
