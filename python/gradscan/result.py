@@ -524,17 +524,18 @@ class Recording:
         if window < 0:
             raise ValueError(f"window: got {window}, want 0 or more rows")
         frame = self.frame(names)
-        attempts = self.records["attempt"]
+        attempts = None if attempt is None else self.records["attempt"]
         if names is None or len(names):
             signal = [pl.col(name).is_not_null() for name in frame.columns if name not in ("step", "time")]
             shown = frame.select(pl.any_horizontal(signal)).to_series() if signal else None
             if shown is not None:
-                frame, attempts = frame.filter(shown), attempts.filter(shown)
+                frame = frame.filter(shown)
+                attempts = None if attempts is None else attempts.filter(shown)
         at = len(frame) - 1
         if step is not None and len(frame):
             later = frame["step"].to_numpy() >= step
             meant = later
-            if attempt is not None:
+            if attempts is not None:
                 meant = meant & (attempts.to_numpy() == attempt)
             if metric is not None and metric in frame.columns:
                 meant = meant & frame[metric].is_not_null().to_numpy()
@@ -553,8 +554,9 @@ class Recording:
 class View:
     """What `gradscan show` shows: rows of a recording around a step, bad cells marked, and the samples captured there.
 
-    `row` is the row of `frame` in the middle (-1: none). `marks` maps (row of `frame`, column) to `nan`, `inf`, `alias`, `count` or `spike`. `samples` is a polars frame
-    or None. `pinned` columns are shown whatever the width, `hidden` names series that are not in `frame`.
+    `row` is the row of `frame` in the middle (-1: none). `marks` maps (row of `frame`, column) to `nan`, `inf`,
+    `alias`, `count` or `spike`. `samples` is a polars frame or None. `pinned` columns are shown whatever the width,
+    `hidden` names series that are not in `frame`.
     """
 
     run: str

@@ -755,3 +755,24 @@ def test_hostile_records_cost_only_themselves(name: str) -> None:
     for part, seed, first in ((slice(4), 42, 1), (slice(-4, None), 43, 21)):
         sound = [float(np.float32(norm)) for norm in norms(4, seed)]
         assert (steps[part], values[part]) == (list(range(first, first + 4)), sound)
+
+
+def test_show_points_at_the_bad_row_of_its_attempt(tmp_path: Path) -> None:
+    """Three trainings in one directory, the second one bad: the row in the middle is its row, not that of the first."""
+    for number in range(3):
+        rows = [(k, NAN if (number, k) == (1, 50) else 1.0) for k in range(100)]
+        payloads = [ef.event(k, ef.summary(ef.simple(NORM, norm)), 1.7e9 + 1000 * number + k) for k, norm in rows]
+        ef.event_file(tmp_path, payloads, name=f"events.out.tfevents.{1_700_000_000 + number}.host.1.0")
+    view = gs.api.around(tmp_path)
+    assert view.frame["step"][view.row] == 50
+    assert view.marks == {(view.row, NORM): "nan"}
+    explanation = only(scan(tmp_path).findings)["explanation"]
+    assert "of 300 rows" not in explanation, "rows of other trainings are no part of it"
+
+
+def test_an_evaluation_directory_is_one_wherever_the_scan_starts(tmp_path: Path) -> None:
+    home = tmp_path / "validation"
+    payloads = [ef.event(k, ef.summary(ef.simple("epoch_loss", NAN if k > 5 else 1.0)), 1.7e9 + k) for k in range(20)]
+    ef.event_file(home, payloads)
+    for path in (tmp_path, home, next(home.iterdir())):
+        assert run_of(scan(path))["status"] == "not_assessable", path
