@@ -261,17 +261,28 @@ impl<'s> Decoder<'s> {
         if let Some(scalar) = event::plain_scalar(payload) {
             into.begin_points(at, scalar.step, scalar.wall_time);
             let tag = self.find_tag(scalar.tag);
-            // One byte of the header is then the whole length.
-            let layout = Layout::of(payload).filter(|_| payload.len() <= 0xff);
-            self.tags[tag].plain = layout.map(|layout| (*header, layout));
+            self.learn(tag, header, payload, scalar.step, &payload[payload.len() - size_of::<f32>()..]);
             self.scalar(tag, Number { value: f64::from(scalar.value), narrow: true }, into);
-        } else if self.event(payload, at, into).is_err() {
+        } else if self.event(header, payload, at, into).is_err() {
             self.fault(FaultKind::Unparsable, at, "the record is no event".to_owned(), into);
         }
     }
 
+    /// Remembers how a record that holds a single scalar is laid out.
+    fn learn(&mut self, tag: usize, header: &[u8; HEADER], payload: &[u8], step: i64, value: &[u8]) {
+        // One byte of the header is then the whole length.
+        let layout = Layout::of(payload, step, value).filter(|_| payload.len() <= 0xff);
+        self.tags[tag].plain = layout.map(|layout| (*header, layout));
+    }
+
     /// Any event.
-    fn event(&mut self, payload: &[u8], at: u64, into: &mut Builder<'_>) -> Result<(), Malformed> {
+    fn event(
+        &mut self,
+        header: &[u8; HEADER],
+        payload: &[u8],
+        at: u64,
+        into: &mut Builder<'_>,
+    ) -> Result<(), Malformed> {
         let event = Event::parse(payload)?;
         if let Some(path) = event.checkpoint
             && let Ok(number) = u64::try_from(event.step)
@@ -279,12 +290,15 @@ impl<'s> Decoder<'s> {
             let path = String::from_utf8_lossy(path).into_owned();
             into.checkpoint(Checkpoint { number, unit: Unit::Step, path, complete: true });
         }
-        let mut begun = false;
+        let (mut begun, mut numbers, mut only) = (false, 0, None);
         for value in event.values() {
             let value = value?;
             let tag = self.find_tag(value.tag);
             if let Some(plugin) = value.plugin.filter(|plugin| !plugin.is_empty()) {
                 self.tags[tag].foreign = !matches!(plugin, b"scalars" | b"tensor");
+                if self.tags[tag].foreign {
+                    self.tags[tag].plain = None;
+                }
             }
             let number = match value.data {
                 Data::Simple(value) => Some(Number { value: f64::from(value), narrow: true }),
@@ -295,7 +309,14 @@ impl<'s> Decoder<'s> {
             if !std::mem::replace(&mut begun, true) {
                 into.begin_points(at, event.step, event.wall_time);
             }
+            if let Data::Tensor(tensor) = value.data {
+                only = scalar::float_bytes(tensor).map(|bytes| (tag, bytes));
+            }
             self.scalar(tag, number, into);
+            numbers += 1;
+        }
+        if let Some((tag, bytes)) = only.filter(|_| numbers == 1 && event.checkpoint.is_none()) {
+            self.learn(tag, header, payload, event.step, bytes);
         }
         Ok(())
     }

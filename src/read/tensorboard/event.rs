@@ -39,27 +39,30 @@ pub fn plain_scalar(payload: &[u8]) -> Option<PlainScalar<'_>> {
     Some(PlainScalar { step, wall_time, tag, value: f32::from_le_bytes([a, b, c, d]) })
 }
 
-/// How the plain scalars of one tag are laid out: all but wall time, step and value stays the same from one to the next.
+/// How the scalars of one tag are laid out: all but wall time, step and value stays the same from one to the next.
 #[derive(Clone, Debug)]
 pub struct Layout {
     /// Bytes of the step.
     step: usize,
     /// What stands between step and value: the lengths and the tag.
     middle: Box<[u8]>,
+    /// What stands behind the value: metadata, if anything.
+    tail: Box<[u8]>,
 }
 
 /// Bytes before the step: wall time and the key of the step.
 const HEAD: usize = 10;
-/// Bytes of the value, at the end.
+/// Bytes of the value, a 32-bit float.
 const VALUE: usize = 4;
 
 impl Layout {
-    /// The layout of a payload that [`plain_scalar`] read; `None` where it has no step.
-    pub fn of(payload: &[u8]) -> Option<Self> {
-        let behind = payload.get(HEAD..).filter(|_| payload[HEAD - 1] == STEP)?;
-        let step = behind.iter().position(|byte| *byte < 0x80)? + 1;
-        let middle = behind.get(step..behind.len().checked_sub(VALUE)?)?;
-        Some(Self { step, middle: middle.into() })
+    /// The layout of a payload that holds one scalar, `value`; `None` if its step is not where it usually is.
+    pub fn of(payload: &[u8], step: i64, value: &[u8]) -> Option<Self> {
+        let at = value.as_ptr().addr().checked_sub(payload.as_ptr().addr()).filter(|_| value.len() == VALUE)?;
+        let behind = payload.get(HEAD..at).filter(|_| payload[HEAD - 1] == STEP)?;
+        let length = behind.iter().position(|byte| *byte < 0x80)? + 1;
+        let layout = Self { step: length, middle: behind[length..].into(), tail: payload.get(at + VALUE..)?.into() };
+        layout.read(payload).filter(|(read, ..)| *read == step).map(|_| layout)
     }
 
     /// Step, wall time and value of a payload that is laid out so.
@@ -68,8 +71,9 @@ impl Layout {
         let (head, rest) = payload.split_first_chunk::<HEAD>()?;
         let [WALL_TIME, wall_time @ .., STEP] = head else { return None };
         let (step, rest) = rest.split_at_checked(self.step)?;
-        let (middle, value) = rest.split_last_chunk::<VALUE>()?;
-        if !is_same(middle, &self.middle) {
+        let (middle, rest) = rest.split_at_checked(self.middle.len())?;
+        let (value, tail) = rest.split_first_chunk::<VALUE>()?;
+        if !is_same(middle, &self.middle) || !is_same(tail, &self.tail) {
             return None;
         }
         let (last, before) = step.split_last()?;
@@ -93,6 +97,9 @@ impl Layout {
 fn is_same(a: &[u8], b: &[u8]) -> bool {
     if a.len() != b.len() {
         return false;
+    }
+    if a.is_empty() {
+        return true;
     }
     let (Some(a_last), Some(b_last)) = (a.last_chunk::<8>(), b.last_chunk::<8>()) else { return a == b };
     let words = a.as_chunks::<8>().0.iter().zip(b.as_chunks::<8>().0);

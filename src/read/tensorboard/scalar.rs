@@ -84,6 +84,20 @@ pub fn number(tensor: &[u8]) -> Result<Option<Number>, Malformed> {
     Ok(value.map(|value| Number { value, narrow }))
 }
 
+/// The bytes of the only 32-bit float in a tensor that [`number`] read.
+pub fn float_bytes(tensor: &[u8]) -> Option<&[u8]> {
+    let (mut dtype, mut content, mut listed) = (0, None, None);
+    for (number, value) in Fields::new(tensor).flatten() {
+        match (number, value) {
+            (1, Value::Varint(code)) => dtype = code,
+            (4, Value::Bytes(bytes)) if !bytes.is_empty() => content = Some(bytes),
+            (5, Value::Bytes(bytes)) => listed = Some(bytes),
+            _ => {}
+        }
+    }
+    content.or(listed).filter(|bytes| dtype == 1 && bytes.len() == size_of::<f32>())
+}
+
 /// Whether a shape has one element. One that is absent or empty is that of a scalar.
 fn is_single(shape: &[u8]) -> Result<bool, Malformed> {
     let mut single = true;

@@ -88,7 +88,7 @@ proptest! {
             prop_assert_eq!((plain.step, plain.wall_time, plain.tag), (event.step, event.wall_time, values[0].tag));
             let Data::Simple(value) = values[0].data else { panic!("{values:?}") };
             prop_assert_eq!(plain.value.to_bits(), value.to_bits());
-            if let Some(layout) = Layout::of(payload) {
+            if let Some(layout) = Layout::of(payload, plain.step, &payload[payload.len() - 4..]) {
                 let (step, wall_time, value) = layout.read(payload).unwrap();
                 prop_assert_eq!((step, wall_time), (plain.step, plain.wall_time));
                 prop_assert_eq!(value.to_bits(), plain.value.to_bits());
@@ -107,6 +107,28 @@ proptest! {
             }
         }
     }
+}
+
+/// TF2's encoding is learnt too, and what only looks like the last record is not taken for it.
+#[test]
+fn tensors_in_turn_equal_their_fields() {
+    let tensor = |tag: &str, step: u64, value: f32, plugin: &str| {
+        let metadata = field(0x4a, &field(0x0a, &field(0x0a, plugin.as_bytes())));
+        let content = [b"\x08\x01\x12\x00", &field(0x22, &value.to_le_bytes())[..]].concat();
+        let value = [field(0x0a, tag.as_bytes()), field(0x42, &content), metadata].concat();
+        [b"\x09", &1.7e9f64.to_le_bytes()[..], b"\x10", &varint(step), &field(0x2a, &field(0x0a, &value))].concat()
+    };
+    let steps = [1, 2, 3, 127, 128, 129, 300, 16_384, 16_385];
+    let of = |plugin: &str| -> Vec<u8> {
+        let both = |step| [tensor("loss", step, 2.5, plugin), tensor("grad_norm", step, step as f32, plugin)];
+        steps.into_iter().flat_map(both).flat_map(|payload| framed(&payload)).collect()
+    };
+    let want: Vec<(i64, f64)> = steps.iter().map(|step| (*step as i64, *step as f64)).collect();
+    assert_eq!(points(&read(&[of("scalars")]), "grad_norm"), want);
+    assert!(read(&[of("images")]).series.is_empty());
+    let twice = [tensor("grad_norm", 4, 1.0, "scalars"), b"\x10\x09".to_vec()].concat();
+    let file = [twice.clone(), twice].iter().flat_map(|payload| framed(payload)).collect();
+    assert_eq!(points(&read(&[file]), "grad_norm"), [(9, 1.0)], "of a field that stands twice the last counts");
 }
 
 #[test]
