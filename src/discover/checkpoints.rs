@@ -77,7 +77,7 @@ pub enum Companion {
     None,
     /// A copy in a checkpoint.
     Copy,
-    /// Its evaluation, if no checkpoint lies in the directory of that many bytes at the begin of the path.
+    /// Its evaluation, if no checkpoint lies in the first directory of the path, whose name has that many bytes.
     Evaluation(usize),
 }
 
@@ -96,20 +96,26 @@ pub fn is_phase(name: &str) -> bool {
 /// What the recording in the directory `other` is to the training in the directory `child` beside it, by names alone.
 /// Where `child` itself is named like a companion (`iter_100/` beside `iter_200/`), names tell nothing.
 pub fn companion(other: &str, child: &str) -> Companion {
-    let is_checkpoint = |name: &str| checkpoint_name::parse(name, true).is_some();
     let is_plain = !is_checkpoint(child) && !is_evaluation(child) && !child.eq_ignore_ascii_case("test");
-    let mut at = 0;
-    for part in other.split('/').filter(|_| is_plain) {
-        if is_checkpoint(part) {
-            return Companion::Copy;
-        }
-        let is_test = at == 0 && part.eq_ignore_ascii_case("test") && is_phase(child);
-        if is_evaluation(part) || is_test {
-            return Companion::Evaluation(at + part.len());
-        }
-        at += part.len() + 1;
+    if !is_plain {
+        return Companion::None;
     }
-    Companion::None
+    let first = other.split('/').next().unwrap_or(other);
+    // Checkpoints further down are those of another training, of which nothing else is recorded.
+    let mut parts = other.split('/').skip_while(|part| CHECKPOINT_FOLDERS.contains(part));
+    if parts.next().is_some_and(is_checkpoint) {
+        return Companion::Copy;
+    }
+    let is_test = first.eq_ignore_ascii_case("test") && is_phase(child);
+    let is_evaluation = is_test || other.split('/').any(is_evaluation);
+    if is_evaluation { Companion::Evaluation(first.len()) } else { Companion::None }
+}
+
+/// Names of directories that hold nothing but checkpoints.
+const CHECKPOINT_FOLDERS: [&str; 6] = ["checkpoints", "checkpoint", "ckpts", "ckpt", "weights", "models"];
+
+fn is_checkpoint(name: &str) -> bool {
+    checkpoint_name::parse(name, true).is_some()
 }
 
 /// What lies in a directory outside the root.
@@ -156,8 +162,9 @@ pub fn look_around(directory: &Path, known: &[PathBuf], prefix: &str, limits: &L
         let is_dir = entry.file_type().is_dir();
         let (folder, file) = path.rsplit_once('/').unwrap_or(("", &path));
         // A checkpoint carries a copy of its training's own state.
-        let is_copy = folder.split('/').any(|part| checkpoint_name::parse(part, true).is_some())
-            && (plain(file) == "trainer_state.json" || child.is_empty());
+        let is_copy = child.is_empty() && folder.split('/').any(is_checkpoint);
+        let (output, inner) = folder.rsplit_once('/').unwrap_or(("", folder));
+        let folder = if is_checkpoint(inner) && plain(file) == "trainer_state.json" { output } else { folder };
         // In the directory itself: a twin logger of the one training below it.
         let is_twin = folder.is_empty() && !child.is_empty();
         let is_own = !child.is_empty() && (folder == child || is_below(folder, &child));
@@ -184,6 +191,6 @@ pub fn look_around(directory: &Path, known: &[PathBuf], prefix: &str, limits: &L
         let path = &checkpoint.path[prefix.len()..];
         path.match_indices('/').any(|(at, _)| evaluations.contains(&path[..at]))
     };
-    alone = alone && !(!evaluations.is_empty() && checkpoints.iter().any(has_checkpoint));
+    alone = alone && (evaluations.is_empty() || !checkpoints.iter().any(has_checkpoint));
     Around { checkpoints, alone }
 }

@@ -623,6 +623,19 @@ fn companions_are_no_other_training() {
             false,
             vec![("x/m.jsonl", good()), ("x/more/m.jsonl", good()), ("x/step_40.pt", point())],
         ),
+        ("a copy in another", "x/run", false, vec![("x/more/step_40/m.jsonl", good())]),
+        (
+            "states of another",
+            "x/run",
+            false,
+            vec![("x/more/checkpoint-40/trainer_state.json", state(40, None)), ("x/step_40.pt", point())],
+        ),
+        (
+            "an evaluation of another",
+            "x/train",
+            false,
+            vec![("x/more/val/m.jsonl", good()), ("x/more/step_30.pt", point()), ("x/step_40.pt", point())],
+        ),
         ("copy", "x/run", true, vec![("x/step_40/m.jsonl", good())]),
         ("iterations", "x/iter_100", false, vec![("x/iter_200/m.jsonl", good()), ("x/step_40.pt", point())]),
         (
