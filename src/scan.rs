@@ -146,7 +146,7 @@ pub struct Scan {
 pub fn scan(paths: &[PathBuf], options: &Options, tick: &mut dyn FnMut(Advance) -> bool) -> Scan {
     let mut discoveries: Vec<Discovery> = Vec::new();
     let mut going = true;
-    for target in discover::targets(paths) {
+    for target in discover::targets(paths, &options.filter) {
         let mut proceed = || {
             going = going && tick(Advance::default());
             going
@@ -331,7 +331,7 @@ fn gather(discoveries: Vec<Discovery>, done: Vec<Vec<Done>>, interrupted: bool) 
             }
         }
         let prefixed = |path: &str| match (several, path) {
-            (true, "") => labels[root].clone(),
+            (true, "") if labels[root] != "." => labels[root].clone(),
             (true, path) if labels[root] != "." => format!("{}/{path}", labels[root]),
             (_, path) => path.to_owned(),
         };
@@ -361,7 +361,10 @@ fn gather(discoveries: Vec<Discovery>, done: Vec<Vec<Done>>, interrupted: bool) 
         for damaged in discovery.damage {
             let place = Place { part: 0, unit: PlaceUnit::Byte, at: damaged.at.unwrap_or(0) };
             let shown = damaged.at.map_or_else(String::new, |_| place.describe(""));
-            let fault = Fault::new(damaged.kind, place, damaged.detail);
+            let mut fault = Fault::new(damaged.kind, place, damaged.detail);
+            if damaged.is_whole {
+                fault.severity = Severity::Error;
+            }
             scan.faults.push(located(ReportedFault { fault, source: damaged.path, place: shown }));
         }
         // As many as there are: doubling would hold them three times for a moment.

@@ -61,7 +61,7 @@ fn fixtures() -> Vec<Fixture> {
 fn load(path: &Path) -> Fixture {
     let part = |path: &Path| path.file_name().expect("a name").to_str().expect("UTF-8").to_owned();
     let name = format!("{}/{}", part(path.parent().expect("a folder")), part(path));
-    let target = targets(&[path.to_owned()]).remove(0);
+    let target = targets(&[path.to_owned()], &Filter::default()).remove(0);
     let discovery = discover(&target, &Filter::default(), &Limits::default(), &mut || true);
     let mut memory = Memory::default();
     for part in discovery.sources.iter().flat_map(|source| &source.parts) {

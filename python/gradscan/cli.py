@@ -111,9 +111,13 @@ def exit_code(scan: Scan, fail_on: Sequence[str]) -> int:
 
 
 def _holes(scan: Scan) -> list[tuple[str, str]]:
-    """Source and detail of the faults that kept a whole source from being read."""
-    columns = scan.faults.select("severity", "source", "detail").iter_rows()
-    return [(source or "", detail or "") for severity, source, detail in columns if severity == "error"]
+    """Source and detail of the faults that kept a whole source, or what may be one, from being read."""
+    columns = scan.faults.select("severity", "kind", "source", "detail").iter_rows()
+    return [
+        (source or "", detail or "")
+        for severity, kind, source, detail in columns
+        if severity == "error" or kind == "limit"
+    ]
 
 
 def _fail_on(text: str) -> tuple[str, ...]:

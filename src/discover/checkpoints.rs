@@ -1,15 +1,16 @@
 //! Checkpoints that names tell of: among the entries of a walk, and in the directories above its root.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use walkdir::WalkDir;
 
 use super::walk::Walk;
-use super::{Asked, FIRST_HEAD};
+use super::{Asked, FIRST_HEAD, is_below};
 use crate::model::checkpoint_name;
 use crate::model::source::plain;
 use crate::model::{Checkpoint, Entry, EntryKind, Limits};
-use crate::open;
+use crate::open::{self, names::escape};
 use crate::read::Confidence;
 
 /// Checkpoints that names tell of; `entries` are sorted by path.
@@ -48,7 +49,7 @@ pub const OUTER: usize = 3;
 /// How deep: `checkpoints/step-100/metadata.json` shows a checkpoint whole.
 const OUTER_DEPTH: usize = 3;
 /// Entries looked at in one of them; more, and it is an archive of its own.
-const OUTER_ENTRIES: usize = 4096;
+pub const OUTER_ENTRIES: usize = 4096;
 
 /// Heads read above a root; more, and it is an archive of its own.
 const OUTER_HEADS: usize = 64;
@@ -69,6 +70,54 @@ fn is_training(file: &Path, path: &str, heads: &mut usize, limits: &Limits) -> b
     }
 }
 
+/// What a recording beside a training's directory is to that training.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Companion {
+    /// Perhaps a training of its own.
+    None,
+    /// A copy in a checkpoint.
+    Copy,
+    /// Its evaluation, if no checkpoint lies in the first directory of the path, whose name has that many bytes.
+    Evaluation(usize),
+}
+
+/// Whether a directory holds an evaluation by its name: `eval`, `validation_1`, `val-math`.
+pub fn is_evaluation(name: &str) -> bool {
+    let lower = name.to_ascii_lowercase();
+    let word = lower.split(|c: char| !c.is_ascii_alphabetic()).next().unwrap_or("");
+    ["eval", "evals", "evaluation", "val", "valid", "validation"].contains(&word)
+}
+
+/// The two phases of a training that are told apart by directories.
+pub fn is_phase(name: &str) -> bool {
+    ["train", "training", "test"].iter().any(|phase| name.eq_ignore_ascii_case(phase))
+}
+
+/// What the recording in the directory `other` is to the training in the directory `child` beside it, by names alone.
+/// Where `child` itself is named like a companion (`iter_100/` beside `iter_200/`), names tell nothing.
+pub fn companion(other: &str, child: &str) -> Companion {
+    let is_plain = !is_checkpoint(child) && !is_evaluation(child) && !child.eq_ignore_ascii_case("test");
+    if !is_plain {
+        return Companion::None;
+    }
+    let first = other.split('/').next().unwrap_or(other);
+    // Checkpoints further down are those of another training, of which nothing else is recorded.
+    let mut parts = other.split('/').skip_while(|part| CHECKPOINT_FOLDERS.contains(part));
+    if parts.next().is_some_and(is_checkpoint) {
+        return Companion::Copy;
+    }
+    let is_test = first.eq_ignore_ascii_case("test") && is_phase(child);
+    let is_evaluation = is_test || other.split('/').any(is_evaluation);
+    if is_evaluation { Companion::Evaluation(first.len()) } else { Companion::None }
+}
+
+/// Names of directories that hold nothing but checkpoints.
+const CHECKPOINT_FOLDERS: [&str; 6] = ["checkpoints", "checkpoint", "ckpts", "ckpt", "weights", "models"];
+
+fn is_checkpoint(name: &str) -> bool {
+    checkpoint_name::parse(name, true).is_some()
+}
+
 /// What lies in a directory outside the root.
 pub struct Around {
     /// Known by their names.
@@ -87,6 +136,12 @@ pub fn look_around(directory: &Path, known: &[PathBuf], prefix: &str, limits: &L
         known.file_name().is_some_and(|name| checkpoint_name::parse(&name.to_string_lossy(), true).is_some())
     };
     let known_is_copy = known.iter().any(is_copy);
+    // The directory that is looked around, or none for files of the directory itself.
+    let child = match known {
+        [child] if !prefix.is_empty() => child.file_name().map(escape).unwrap_or_default(),
+        _ => String::new(),
+    };
+    let mut evaluations: HashSet<String> = HashSet::new();
     let mut heads = 0;
     while let Some(next) = walker.next() {
         let Ok(entry) = next else { continue };
@@ -105,13 +160,25 @@ pub fn look_around(directory: &Path, known: &[PathBuf], prefix: &str, limits: &L
         }
         let path = walk.relative(directory, entry.path());
         let is_dir = entry.file_type().is_dir();
+        let (folder, file) = path.rsplit_once('/').unwrap_or(("", &path));
         // A checkpoint carries a copy of its training's own state.
-        let in_checkpoint = path.split('/').any(|part| checkpoint_name::parse(part, true).is_some());
-        let own_state = known_is_copy && path == "trainer_state.json";
-        if !is_dir && !in_checkpoint && !own_state && is_training(entry.path(), &path, &mut heads, limits) {
-            alone = false;
-            if !prefix.is_empty() {
-                break;
+        let is_copy = child.is_empty() && folder.split('/').any(is_checkpoint);
+        let (output, inner) = folder.rsplit_once('/').unwrap_or(("", folder));
+        let folder = if is_checkpoint(inner) && plain(file) == "trainer_state.json" { output } else { folder };
+        // In the directory itself: a twin logger of the one training below it.
+        let is_twin = folder.is_empty() && !child.is_empty();
+        let is_own = !child.is_empty() && (folder == child || is_below(folder, &child));
+        if !is_dir && !is_copy && !is_twin && !is_own {
+            let companion = companion(folder, &child);
+            if companion != Companion::Copy && is_training(entry.path(), &path, &mut heads, limits) {
+                if let Companion::Evaluation(length) = companion {
+                    evaluations.insert(folder[..length].to_owned());
+                } else {
+                    alone = false;
+                    if !prefix.is_empty() {
+                        break;
+                    }
+                }
             }
         }
         let kind = if is_dir { EntryKind::Directory } else { EntryKind::File };
@@ -119,5 +186,11 @@ pub fn look_around(directory: &Path, known: &[PathBuf], prefix: &str, limits: &L
         walk.entries.push(Entry { path, size, kind });
     }
     walk.entries.sort_unstable();
-    Around { checkpoints: checkpoints_among(&walk.entries, prefix), alone }
+    let checkpoints = checkpoints_among(&walk.entries, prefix);
+    let has_checkpoint = |checkpoint: &Checkpoint| {
+        let path = &checkpoint.path[prefix.len()..];
+        path.match_indices('/').any(|(at, _)| evaluations.contains(&path[..at]))
+    };
+    alone = alone && (evaluations.is_empty() || !checkpoints.iter().any(has_checkpoint));
+    Around { checkpoints, alone }
 }

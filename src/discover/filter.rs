@@ -7,13 +7,22 @@ use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 pub struct Filter {
     include: Option<GlobSet>,
     exclude: Option<GlobSet>,
+    /// What is taken depends on the root that paths are relative to.
+    is_anchored: bool,
 }
 
 impl Filter {
     /// Patterns over paths relative to the root; one without `/` matches a name at any depth. An error names the
     /// pattern.
     pub fn new(include: &[String], exclude: &[String]) -> Result<Self, String> {
-        Ok(Self { include: glob_set(include)?, exclude: glob_set(exclude)? })
+        let is_anchored = include.iter().any(|pattern| anchor(pattern).contains('/'));
+        Ok(Self { include: glob_set(include)?, exclude: glob_set(exclude)?, is_anchored })
+    }
+
+    /// Whether something below a root may be hidden there and yet be seen where it is a root of its own.
+    pub(super) fn may_hide(&self, path: &str, is_dir: bool) -> bool {
+        let above = path.match_indices('/').any(|(at, _)| self.excludes(&path[..at]));
+        above || self.excludes(path) || if is_dir { self.is_anchored } else { !self.includes(path) }
     }
 
     pub(super) fn excludes(&self, path: &str) -> bool {
@@ -25,6 +34,11 @@ impl Filter {
     }
 }
 
+/// A pattern without what says nothing of where it holds.
+fn anchor(pattern: &str) -> &str {
+    pattern.trim_start_matches("./").trim_end_matches('/')
+}
+
 fn glob_set(patterns: &[String]) -> Result<Option<GlobSet>, String> {
     if patterns.is_empty() {
         return Ok(None);
@@ -32,7 +46,7 @@ fn glob_set(patterns: &[String]) -> Result<Option<GlobSet>, String> {
     let mut set = GlobSetBuilder::new();
     for pattern in patterns {
         // As in .gitignore: a slash at the begin or in the middle anchors the pattern at the root.
-        let anchored = pattern.trim_start_matches("./").trim_end_matches('/');
+        let anchored = anchor(pattern);
         let is_anchored = anchored.contains('/');
         let inner = anchored.trim_start_matches('/');
         if inner.is_empty() || inner.starts_with('!') {

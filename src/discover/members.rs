@@ -1,11 +1,12 @@
 //! The members of archives as entries of a walk. Their first bytes are looked at on the way through, where their names
 //! leave doubt; only what readers say of them is kept.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::io::Read;
 
 use super::walk::{Damaged, Known, Walk};
 use super::{Asked, FIRST_HEAD, Filter, Refused};
+use crate::model::checkpoint_name;
 use crate::model::{Entry, EntryKind, FaultKind, Limits, Source};
 use crate::open::archive::{self, Archive, Container, Item, Member, What};
 use crate::read::{Confidence, Damage};
@@ -20,9 +21,23 @@ pub struct Listed {
     count: usize,
 }
 
+/// What a walk takes for an archive by its name. A checkpoint may be called like one (`rl_model_4096_steps.zip`,
+/// `checkpoint-10.pth.tar`) and is none.
+pub fn container_of(path: &str) -> Option<Container> {
+    let name = path.rsplit('/').next().unwrap_or(path);
+    let is_checkpoint = || {
+        // `seed=1-step=300.zip` is a run as likely as a checkpoint: what is in it tells.
+        checkpoint_name::parse(name, false).is_some_and(|found| {
+            !matches!(found.layout, "lightning" | "nemo") || name.ends_with(".pth.tar") || name.ends_with(".pt.tar")
+        })
+    };
+    Container::of_name(name).filter(|_| !is_checkpoint())
+}
+
 /// What stands at one path.
 struct Found {
     kind: EntryKind,
+    hidden: bool,
     size: u64,
     member: Option<Member>,
     known: Option<Known>,
@@ -30,14 +45,20 @@ struct Found {
 
 impl Found {
     fn of_kind(kind: EntryKind) -> Self {
-        Self { kind, size: 0, member: None, known: None }
+        Self { kind, hidden: false, size: 0, member: None, known: None }
     }
 }
 
 impl Walk {
-    /// Replaces archives by what is in them. `named`: the entries are files that the user named, which are archives by
-    /// their content as well.
-    pub fn expand(&mut self, named: bool, filter: &Filter, limits: &Limits, proceed: &mut dyn FnMut() -> bool) {
+    /// Replaces archives by what is in them. `named`: entries that the user named, which are archives by their content
+    /// as well.
+    pub fn expand(
+        &mut self,
+        named: &HashSet<String>,
+        filter: &Filter,
+        limits: &Limits,
+        proceed: &mut dyn FnMut() -> bool,
+    ) {
         let mut more = Vec::new();
         for index in 0..self.entries.len() {
             let entry = &self.entries[index];
@@ -45,22 +66,29 @@ impl Walk {
                 continue;
             }
             let path = self.root.locate(&entry.path);
-            let container = Container::of_name(&entry.path)
-                .or_else(|| if named { Container::of_file(&path, limits).ok().flatten() } else { None });
+            let named = named.contains(&entry.path);
+            let by_content = || Container::of_file(&path, limits).ok().flatten();
+            let container =
+                if named { Container::of_name(&entry.path).or_else(by_content) } else { container_of(&entry.path) };
             let Some(container) = container else { continue };
             if !proceed() {
                 break;
             }
             let name = entry.path.clone();
             let mut found: BTreeMap<String, Found> = BTreeMap::new();
-            let mut visit = |item: Item<'_>| look(&name, item, filter, limits, &mut found);
+            let mut deep: Option<(String, usize)> = None;
+            let mut visit = |item: Item<'_>| look(&name, item, filter, limits, &mut found, &mut deep);
             match archive::list(&path, container, limits, proceed, &mut visit) {
                 Ok((container, damage)) => {
-                    let damage = damage.into_iter().map(|(kind, at, detail)| {
-                        let path = name.clone();
-                        Damaged { path, kind, at, detail }
-                    });
-                    self.damage.extend(damage);
+                    for (nth, (kind, at, detail)) in damage.into_iter().enumerate() {
+                        let (path, is_whole) = (name.clone(), nth == 0 && found.is_empty());
+                        self.damage.push(Damaged { path, kind, at, detail, is_whole });
+                    }
+                    if let Some((path, count)) = deep {
+                        let more = if count > 1 { format!(", nor {} others", count - 1) } else { String::new() };
+                        let detail = format!("not looked at{more}: deeper than {} levels", limits.depth);
+                        self.damage.push(Damaged { path, kind: FaultKind::Limit, at: None, detail, is_whole: false });
+                    }
                     self.entries[index].kind = EntryKind::Directory;
                     self.entries[index].size = 0;
                     self.add(name, container, found, &mut more);
@@ -72,7 +100,7 @@ impl Walk {
                         self.refused.push(Refused { path, format: None, code, detail, is_recording: true });
                         self.entries[index].kind = EntryKind::Directory;
                     }
-                    self.damage.push(Damaged { path: name, kind, at: None, detail });
+                    self.damage.push(Damaged { path: name, kind, at: None, detail, is_whole: true });
                 }
             }
         }
@@ -80,7 +108,7 @@ impl Walk {
     }
 
     fn add(&mut self, name: String, container: Container, mut found: BTreeMap<String, Found>, more: &mut Vec<Entry>) {
-        let count = found.values().filter(|found| found.kind != EntryKind::Directory).count();
+        let count = found.values().filter(|found| !found.hidden && found.kind != EntryKind::Directory).count();
         // Archives need not name the directories that their members lie in.
         let mut implied: Vec<String> = Vec::new();
         for path in found.keys() {
@@ -105,14 +133,15 @@ impl Walk {
             if let Some(member) = found.member {
                 members.insert(path.clone(), member);
             }
-            more.push(Entry { path, size: found.size, kind: found.kind });
+            let entry = Entry { path, size: found.size, kind: found.kind };
+            if found.hidden { self.hidden.push(entry) } else { more.push(entry) }
         }
         self.archives.push(Listed { path: name, container, members, count });
     }
 
     /// Keeps of the archives what sources need. Of those that the user named, each is an outcome.
-    pub fn settle(&mut self, named: bool, sources: &[Source]) {
-        if named {
+    pub fn settle(&mut self, named: &HashSet<String>, sources: &[Source]) {
+        if !named.is_empty() {
             let told = |path: &str| {
                 let is_in =
                     |other: &str| other.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
@@ -120,7 +149,7 @@ impl Walk {
                     || self.refused.iter().any(|refused| is_in(&refused.path))
             };
             let mut silent = Vec::new();
-            for listed in self.archives.iter().filter(|listed| !told(&listed.path)) {
+            for listed in self.archives.iter().filter(|listed| named.contains(&listed.path) && !told(&listed.path)) {
                 let damage = self.damage.iter().find(|damaged| damaged.path == listed.path);
                 let detail = match (listed.count, damage) {
                     (0, Some(damage)) => damage.detail.clone(),
@@ -170,10 +199,34 @@ pub fn code(kind: FaultKind) -> &'static str {
 }
 
 /// Takes a member in. The last one of a name counts, as it does where an archive is unpacked.
-fn look(archive: &str, item: Item<'_>, filter: &Filter, limits: &Limits, found: &mut BTreeMap<String, Found>) {
+/// `deep`: the first of those that lie too deep, and how many do.
+fn look(
+    archive: &str,
+    item: Item<'_>,
+    filter: &Filter,
+    limits: &Limits,
+    found: &mut BTreeMap<String, Found>,
+    deep: &mut Option<(String, usize)>,
+) {
     let path = format!("{archive}/{}", item.path);
-    let is_deep = path.bytes().filter(|byte| *byte == b'/').count() >= limits.depth;
-    if is_deep || filter.excludes(&path) || (item.what != What::Directory && !filter.includes(&path)) {
+    // As on disk: nothing is seen in a directory that is left out.
+    if path[archive.len() + 1..].match_indices('/').any(|(at, _)| filter.excludes(&path[..archive.len() + 1 + at])) {
+        return;
+    }
+    let is_directory = item.what == What::Directory;
+    let hidden = filter.excludes(&path) || (!is_directory && !filter.includes(&path));
+    if path.bytes().filter(|byte| *byte == b'/').count() >= limits.depth {
+        if !is_directory && !hidden {
+            deep.get_or_insert((path, 0)).1 += 1;
+        }
+        return;
+    }
+    if hidden {
+        let kind = if matches!(item.what, What::File(_)) { EntryKind::File } else { EntryKind::Special };
+        let size = if let What::File(member) = &item.what { member.size } else { 0 };
+        if !is_directory {
+            found.insert(path, Found { hidden, size, ..Found::of_kind(kind) });
+        }
         return;
     }
     let new = match item.what {
@@ -181,11 +234,11 @@ fn look(archive: &str, item: Item<'_>, filter: &Filter, limits: &Limits, found: 
         What::Special => Found::of_kind(EntryKind::Special),
         What::File(member) => {
             let known = known(&path, item.contents, limits);
-            Found { kind: EntryKind::File, size: member.size, member: Some(member), known }
+            Found { size: member.size, member: Some(member), known, ..Found::of_kind(EntryKind::File) }
         }
         What::Unsupported(size, detail) => {
             let known = Some(Known::Unreadable("unsupported", format!("{detail} is not read")));
-            Found { kind: EntryKind::File, size, member: None, known }
+            Found { size, known, ..Found::of_kind(EntryKind::File) }
         }
         What::SymbolicLink(target) => {
             let known = Some(Known::Link(format!("{archive}/{target}")));
@@ -197,7 +250,8 @@ fn look(archive: &str, item: Item<'_>, filter: &Filter, limits: &Limits, found: 
             match found.get(&target).filter(|other| other.member.is_some()) {
                 // The same bytes, of which readers think the same under the same name.
                 Some(other) if name(&target) == name(&path) => {
-                    Found { kind: EntryKind::File, size: other.size, member: other.member, known: other.known.clone() }
+                    let (member, known) = (other.member, other.known.clone());
+                    Found { size: other.size, member, known, ..Found::of_kind(EntryKind::File) }
                 }
                 _ => Found { known: Some(Known::Link(target)), ..Found::of_kind(EntryKind::Link) },
             }

@@ -13,7 +13,9 @@ use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use checkpoints::{OUTER, checkpoints_among, look_around};
+use checkpoints::{
+    Companion, OUTER, OUTER_ENTRIES, checkpoints_among, companion, is_evaluation, is_phase, look_around,
+};
 pub use filter::Filter;
 pub use walk::Damaged;
 use walk::{Known, Walk};
@@ -64,32 +66,58 @@ pub struct Discovery {
     /// Files that the user named, where this is no walk.
     named: Vec<PathBuf>,
     limits: Limits,
-    source_directories: Vec<String>,
+    /// Where trainings live, those included that the user's filter hides; sorted.
+    source_directories: Vec<(String, Format)>,
 }
 
 /// What the user named: a directory to walk, or files of one directory, each of which is an outcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// A directory.
-    Directory(PathBuf),
+    /// A directory, and files below it that the user named as well, sorted.
+    Directory(PathBuf, Vec<PathBuf>),
     /// Files that lie beside each other, sorted.
     Files(Vec<PathBuf>),
 }
 
 /// The targets of paths that exist, in the order in which they were named; files of one directory together, and what is
-/// named twice once.
-pub fn targets(paths: &[PathBuf]) -> Vec<Target> {
+/// named twice, or lies below a directory that is named too, once. What `filter` may hide below a directory is kept.
+pub fn targets(paths: &[PathBuf], filter: &Filter) -> Vec<Target> {
+    let resolve = |path: &PathBuf| {
+        path.canonicalize().unwrap_or_else(|_| std::path::absolute(path).unwrap_or_else(|_| path.clone()))
+    };
+    let resolved: Vec<PathBuf> = paths.iter().map(resolve).collect();
+    // The outermost directory of those that show a path: itself not dropped.
+    let outer = |path: &Path, is_dir: bool, kept: &HashSet<PathBuf>| {
+        let above = path.ancestors().skip(1).filter(|above| kept.contains(*above));
+        let shows = |above: &&Path| !filter.may_hide(&shown(path.strip_prefix(above).unwrap_or(path)), is_dir);
+        above.filter(shows).last().map(Path::to_owned)
+    };
+    let mut directories: Vec<&PathBuf> = resolved.iter().filter(|path| path.is_dir()).collect();
+    // A directory sorts before what lies below it.
+    directories.sort_unstable();
+    let mut kept: HashSet<PathBuf> = HashSet::new();
+    for directory in directories {
+        if outer(directory, true, &kept).is_none() {
+            kept.insert(directory.clone());
+        }
+    }
+    let mut inside: HashMap<PathBuf, Vec<PathBuf>> = HashMap::new();
     let mut targets: Vec<Target> = Vec::new();
     let mut folders: HashMap<PathBuf, usize> = HashMap::new();
     let mut seen: HashSet<PathBuf> = HashSet::new();
-    for path in paths {
-        let absolute = std::path::absolute(path).unwrap_or_else(|_| path.clone());
-        let resolved = path.canonicalize().unwrap_or(absolute);
+    for resolved in resolved.iter().cloned() {
         if !seen.insert(resolved.clone()) {
             continue;
         }
-        if resolved.is_dir() {
-            targets.push(Target::Directory(resolved));
+        let is_dir = resolved.is_dir();
+        if let Some(outer) = outer(&resolved, is_dir, &kept) {
+            if !is_dir {
+                inside.entry(outer).or_default().push(resolved);
+            }
+            continue;
+        }
+        if is_dir {
+            targets.push(Target::Directory(resolved, Vec::new()));
             continue;
         }
         let folder = resolved.parent().unwrap_or(&resolved).to_owned();
@@ -100,8 +128,12 @@ pub fn targets(paths: &[PathBuf]) -> Vec<Target> {
         }
     }
     for target in &mut targets {
-        if let Target::Files(files) = target {
-            files.sort_unstable();
+        match target {
+            Target::Files(files) => files.sort_unstable(),
+            Target::Directory(directory, files) => {
+                *files = inside.remove(directory).unwrap_or_default();
+                files.sort_unstable();
+            }
         }
     }
     targets
@@ -111,7 +143,7 @@ pub fn targets(paths: &[PathBuf]) -> Vec<Target> {
 pub fn discover(target: &Target, filter: &Filter, limits: &Limits, proceed: &mut dyn FnMut() -> bool) -> Discovery {
     let name_of = |path: &Path| path.file_name().map_or_else(|| "/".to_owned(), escape);
     let (base, named) = match target {
-        Target::Directory(directory) => (directory.clone(), Vec::new()),
+        Target::Directory(directory, _) => (directory.clone(), Vec::new()),
         Target::Files(files) => (files[0].parent().unwrap_or(&files[0]).to_owned(), files.clone()),
     };
     let name = if let [file] = named.as_slice() { name_of(file) } else { name_of(&base) };
@@ -121,15 +153,25 @@ pub fn discover(target: &Target, filter: &Filter, limits: &Limits, proceed: &mut
     } else {
         named.iter().for_each(|file| walk.add_named(file));
     }
+    let outcomes: HashSet<String> = match target {
+        Target::Directory(base, inside) => inside.iter().map(|file| walk.relative(base, file)).collect(),
+        Target::Files(_) => walk.entries.iter().map(|entry| entry.path.clone()).collect(),
+    };
     #[cfg(feature = "archives")]
-    walk.expand(!named.is_empty(), filter, limits, proceed);
+    walk.expand(&outcomes, filter, limits, proceed);
     walk.entries.sort_unstable();
-    let found = identify(&mut walk, !named.is_empty(), limits, proceed);
+    let found = identify(&mut walk, &outcomes, limits, proceed);
     #[cfg(feature = "archives")]
-    walk.settle(!named.is_empty(), &found.sources);
-    let Walk { root, entries, refused, damage, .. } = walk;
-    let mut source_directories: Vec<String> = found.sources.iter().map(|source| source.directory.clone()).collect();
+    walk.settle(&outcomes, &found.sources);
+    let Walk { root, mut entries, mut hidden, refused, damage, .. } = walk;
+    hidden.sort_unstable();
+    let hidden_directories = trainings_by_name(&hidden, &found.claimed);
+    let directories = found.sources.iter().map(|source| (source.directory.clone(), source.format));
+    let mut source_directories: Vec<(String, Format)> = directories.chain(hidden_directories).collect();
     source_directories.sort_unstable();
+    source_directories.dedup();
+    entries.append(&mut hidden);
+    entries.sort_unstable();
     Discovery {
         name,
         checkpoints: checkpoints_among(&entries, ""),
@@ -164,28 +206,75 @@ impl Discovery {
     /// Checkpoints known by their names of a source: in its directory, below it, and up to three directories above
     /// while no other training lives there (SPEC 4).
     pub fn checkpoints_of(&self, source: &Source) -> Vec<Checkpoint> {
-        let mut directory = source.directory.as_str();
-        let own = self.trainings_below(directory);
-        let mut widest = directory;
+        let mut widest = self.logger_of(&source.directory);
         let mut above = 0;
-        while above < OUTER && !directory.is_empty() {
-            directory = directory.rsplit_once('/').map_or("", |(parent, _)| parent);
-            if self.trainings_below(directory) != own {
+        let mut is_alone = true;
+        while above < OUTER && !widest.is_empty() {
+            let (parent, name) = widest.rsplit_once('/').unwrap_or(("", widest));
+            if self.is_shared(parent, name) {
+                is_alone = false;
                 break;
             }
-            widest = directory;
+            widest = parent;
             above += 1;
         }
-        let prefix = if widest.is_empty() { String::new() } else { format!("{widest}/") };
-        let start = self.checkpoints.partition_point(|checkpoint| checkpoint.path < prefix);
-        let inside = self.checkpoints[start..].iter().take_while(|checkpoint| checkpoint.path.starts_with(&prefix));
-        let mut checkpoints: Vec<Checkpoint> = inside.cloned().collect();
-        if widest.is_empty() && self.trainings_below("") == own {
+        let mut checkpoints = self.checkpoints_below(widest).to_vec();
+        if widest.is_empty() && is_alone {
             let beside = usize::from(!self.named.is_empty());
             let levels = self.outer.get_or_init(|| self.look_outside());
             checkpoints.extend(levels.iter().take(beside + OUTER.saturating_sub(above)).flatten().cloned());
         }
         checkpoints
+    }
+
+    /// The directory of the logger that wrote one: `add_scalars` of TensorBoard writes parts of a chart into directories
+    /// of their own (`loss_train/`, `loss_val/`).
+    fn logger_of<'a>(&self, directory: &'a str) -> &'a str {
+        let Some((parent, name)) = directory.rsplit_once('/').or((!directory.is_empty()).then_some(("", directory)))
+        else {
+            return directory;
+        };
+        let is_part = name.rsplit_once('_').is_some_and(|(_, part)| is_evaluation(part) || is_phase(part));
+        let is_events = |directory: &str| {
+            self.source_directories.binary_search(&(directory.to_owned(), Format::TensorBoard)).is_ok()
+        };
+        if is_part && is_events(directory) && is_events(parent) { parent } else { directory }
+    }
+
+    /// Whether in `parent`, outside its directory `child`, another training lives.
+    fn is_shared(&self, parent: &str, child: &str) -> bool {
+        let prefix = if parent.is_empty() { String::new() } else { format!("{parent}/") };
+        let start = self.source_directories.partition_point(|(other, _)| other.as_str() < prefix.as_str());
+        let below = self.source_directories[start..].iter().take_while(|(other, _)| other.starts_with(&prefix));
+        let mut seen = 0;
+        for (directory, _) in below {
+            let inner = &directory[prefix.len()..];
+            // A recording of the parent itself is a twin logger of the only training below it.
+            if inner.is_empty() || inner == child || is_below(inner, child) {
+                continue;
+            }
+            seen += 1;
+            let of_evaluation = || match companion(inner, child) {
+                Companion::Evaluation(length) => self.checkpoints_below(&directory[..prefix.len() + length]).is_empty(),
+                Companion::Copy => true,
+                Companion::None => false,
+            };
+            if seen > OUTER_ENTRIES || !of_evaluation() {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Checkpoints below a directory.
+    fn checkpoints_below(&self, directory: &str) -> &[Checkpoint] {
+        if directory.is_empty() {
+            return &self.checkpoints;
+        }
+        let prefix = format!("{directory}/");
+        let start = self.checkpoints.partition_point(|checkpoint| checkpoint.path < prefix);
+        let count = self.checkpoints[start..].partition_point(|checkpoint| checkpoint.path.starts_with(&prefix));
+        &self.checkpoints[start..start + count]
     }
 
     /// What lies beside files that the user named (the walk saw them alone), then the directories above the root,
@@ -213,18 +302,6 @@ impl Discovery {
         }
         levels
     }
-
-    fn trainings_below(&self, directory: &str) -> usize {
-        if directory.is_empty() {
-            return self.source_directories.len();
-        }
-        let start = self.source_directories.partition_point(|other| other.as_str() < directory);
-        self.source_directories[start..]
-            .iter()
-            .take_while(|other| other.starts_with(directory))
-            .filter(|other| other.len() == directory.len() || is_below(other, directory))
-            .count()
-    }
 }
 
 fn is_below(path: &str, directory: &str) -> bool {
@@ -232,6 +309,8 @@ fn is_below(path: &str, directory: &str) -> bool {
 }
 
 struct Found {
+    /// Directories that are one recording.
+    claimed: HashSet<String>,
     sources: Vec<Source>,
     ambiguous: Vec<(usize, String)>,
     links: Vec<String>,
@@ -241,7 +320,22 @@ struct Found {
 /// Files and directories between two looks at whether to go on.
 const PROCEED: usize = 64;
 
-fn identify(walk: &mut Walk, named_file: bool, limits: &Limits, proceed: &mut dyn FnMut() -> bool) -> Found {
+/// The directories of hidden files that are recordings by their names.
+fn trainings_by_name(hidden: &[Entry], claimed: &HashSet<String>) -> Vec<(String, Format)> {
+    let mut own: Vec<Vec<usize>> = READERS.iter().map(|_| Vec::new()).collect();
+    for (index, entry) in hidden.iter().enumerate().filter(|(_, entry)| entry.kind == EntryKind::File) {
+        let by_name = Asked(&entry.path).by_name();
+        let best = by_name.iter().copied().max().filter(|best| *best >= Confidence::Likely);
+        let reader = best.and_then(|best| by_name.iter().position(|confidence| *confidence == best));
+        if let Some(reader) = reader.filter(|_| !is_claimed(claimed, &entry.path)) {
+            own[reader].push(index);
+        }
+    }
+    let sources = READERS.iter().zip(&own).flat_map(|(reader, own)| reader.group(hidden, own));
+    sources.map(|source| (source.directory, source.format)).collect()
+}
+
+fn identify(walk: &mut Walk, named: &HashSet<String>, limits: &Limits, proceed: &mut dyn FnMut() -> bool) -> Found {
     let mut own: Vec<Vec<usize>> = READERS.iter().map(|_| Vec::new()).collect();
     let mut ties: HashMap<String, String> = HashMap::new();
     let mut skipped = 0;
@@ -300,8 +394,7 @@ fn identify(walk: &mut Walk, named_file: bool, limits: &Limits, proceed: &mut dy
         if is_claimed(&claimed, &entry.path) {
             continue;
         }
-        // A member of an archive was met, not named.
-        let named_file = named_file && !entry.path.contains('/');
+        let named_file = named.contains(&entry.path);
         let asked = Asked(&entry.path);
         let by_name = asked.by_name();
         let best_name = by_name.iter().copied().max().unwrap_or(Confidence::No);
@@ -383,7 +476,7 @@ fn identify(walk: &mut Walk, named_file: bool, limits: &Limits, proceed: &mut dy
     let tied = |source: &Source| source.parts.iter().find_map(|part| ties.get(&part.path).cloned());
     let ambiguous =
         sources.iter().enumerate().filter_map(|(at, source)| tied(source).map(|names| (at, names))).collect();
-    Found { sources, ambiguous, links, skipped }
+    Found { claimed, sources, ambiguous, links, skipped }
 }
 
 /// Bytes of a file that mostly suffice to tell what it is.

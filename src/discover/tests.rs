@@ -522,3 +522,225 @@ fn a_cancelled_look_at_an_archive_ends() {
     });
     assert!(found.interrupted);
 }
+
+#[test]
+fn names_are_judged_as_a_whole() {
+    // The hundredth byte of the first path is a slash; GNU and PAX headers hold the path, the member's own its begin.
+    let long = format!("{}/metrics.jsonl", "a".repeat(99));
+    let files = vec![(long.as_str(), rows(40, Some(9))), ("z/metrics.jsonl", rows(30, None))];
+    let record = format!(" path={long}\n");
+    let pax = format!("{}{record}", record.len() + 3);
+    let pax = [
+        member(b"././@PaxHeader", b'x', pax.as_bytes()),
+        member(&long.as_bytes()[..100], b'0', &rows(40, Some(9))),
+        member(b"old/", 0, b""),
+        member(b"z/metrics.jsonl", 0, &rows(30, None)),
+        vec![0; 1024],
+    ]
+    .concat();
+    for bytes in [tar(&files), pax] {
+        for (name, bytes) in [("a.tar", bytes.clone()), ("a.tgz", gzip(&bytes))] {
+            let scan = packed(name, bytes);
+            let records: Vec<_> = scan.outcomes.iter().map(|outcome| outcome.records).collect();
+            assert_eq!((records, damage(&scan)), (vec![40, 30], vec![]), "{name}");
+            assert_eq!(scan.outcomes[0].run, format!("{name}/{long}"));
+        }
+    }
+}
+
+fn with_filter(path: &Path, include: &[&str], exclude: &[&str]) -> Scan {
+    let owned = |globs: &[&str]| globs.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let filter = super::Filter::new(&owned(include), &owned(exclude)).unwrap();
+    scan(&[path.to_owned()], &Options { filter, ..Options::default() }, &mut |_| true)
+}
+
+fn restored(scan: &Scan) -> Vec<(&str, Option<&str>)> {
+    fn path(outcome: &crate::scan::Outcome) -> Option<&str> {
+        outcome.findings.first()?.restore.path.as_deref()
+    }
+    scan.outcomes.iter().map(|outcome| (outcome.run.as_str(), path(outcome))).collect()
+}
+
+#[test]
+fn filters_hide_recordings_not_checkpoints() {
+    let files = vec![
+        ("a/iter_0000040/metadata.json", b"{}".to_vec()),
+        ("a/metrics.jsonl", rows(60, None)),
+        ("b/metrics.jsonl", rows(60, Some(50))),
+        ("c/checkpoint-40/model.safetensors", vec![1]),
+        ("c/checkpoint-40/trainer_state.json", state(40, None)),
+        ("c/metrics.jsonl", rows(60, Some(50))),
+    ];
+    let plain = folder(&files);
+    let archive = folder(&[("x.tar", tar(&files))]);
+    for (root, prefix) in [(plain.path(), ""), (archive.path(), "x.tar/")] {
+        let at = |path: &str| format!("{prefix}{path}");
+        let scan = with_filter(root, &["b/**", "x.tar/b/**"], &[]);
+        assert_eq!((restored(&scan), scan.skipped), (vec![(at("b/metrics.jsonl").as_str(), None)], 0));
+        for (include, exclude) in [(vec!["metrics.jsonl"], vec![]), (vec![], vec!["*.json", "*.safetensors"])] {
+            let scan = with_filter(root, &include, &exclude);
+            let want = [
+                (at("a/metrics.jsonl"), None),
+                (at("b/metrics.jsonl"), None),
+                (at("c/metrics.jsonl"), Some(at("c/checkpoint-40"))),
+            ];
+            let want: Vec<_> = want.iter().map(|(run, path)| (run.as_str(), path.as_deref())).collect();
+            assert_eq!((restored(&scan), scan.skipped), (want, 0));
+        }
+        // A directory that is left out is not entered.
+        let scan = with_filter(root, &["metrics.jsonl"], &["checkpoint-40"]);
+        assert_eq!(restored(&scan)[2].1, None);
+    }
+}
+
+#[test]
+fn companions_are_no_other_training() {
+    let bad = || rows(60, Some(50));
+    let good = || rows(60, None);
+    let point = || vec![1u8; 9];
+    // The run that is damaged, its directory, whether the checkpoint above is its own, all files.
+    let cases: Vec<(&str, &str, bool, Files)> = vec![
+        ("evaluation beside", "x/train", true, vec![("x/validation/m.jsonl", good()), ("x/step_40.pt", point())]),
+        ("test beside train", "x/train", true, vec![("x/test/m.jsonl", good()), ("x/step_40.pt", point())]),
+        ("test beside another", "x/run", false, vec![("x/test/m.jsonl", good()), ("x/step_40.pt", point())]),
+        ("another", "x/run", false, vec![("x/other/m.jsonl", good()), ("x/step_40.pt", point())]),
+        (
+            "an evaluation with checkpoints",
+            "x/train",
+            false,
+            vec![("x/val_a/m.jsonl", good()), ("x/val_a/step_30.pt", point()), ("x/step_40.pt", point())],
+        ),
+        ("named like one", "x/val_a", false, vec![("x/val_b/m.jsonl", good()), ("x/step_40.pt", point())]),
+        (
+            "twin above",
+            "x/events",
+            true,
+            vec![("x/metrics.csv", b"step,loss\n1,2\n".to_vec()), ("x/step_40.pt", point())],
+        ),
+        (
+            "twin above of two",
+            "x/events",
+            false,
+            vec![("x/m.jsonl", good()), ("x/more/m.jsonl", good()), ("x/step_40.pt", point())],
+        ),
+        ("a copy in another", "x/run", false, vec![("x/more/step_40/m.jsonl", good())]),
+        (
+            "states of another",
+            "x/run",
+            false,
+            vec![("x/more/checkpoint-40/trainer_state.json", state(40, None)), ("x/step_40.pt", point())],
+        ),
+        (
+            "an evaluation of another",
+            "x/train",
+            false,
+            vec![("x/more/val/m.jsonl", good()), ("x/more/step_30.pt", point()), ("x/step_40.pt", point())],
+        ),
+        ("copy", "x/run", true, vec![("x/step_40/m.jsonl", good())]),
+        ("iterations", "x/iter_100", false, vec![("x/iter_200/m.jsonl", good()), ("x/step_40.pt", point())]),
+        (
+            "states of an output directory",
+            "x/runs/host",
+            true,
+            vec![
+                ("x/checkpoint-40/trainer_state.json", state(40, None)),
+                ("x/checkpoint-60/trainer_state.json", state(60, None)),
+            ],
+        ),
+    ];
+    for (name, directory, own, mut files) in cases {
+        let run = format!("{directory}/metrics.jsonl");
+        files.push((run.as_str(), bad()));
+        files.push(("y/metrics.jsonl", good()));
+        files.push(("z/step_45.pt", point()));
+        let folder = folder(&files);
+        for root in ["", "x", directory] {
+            let scan = scan_of(&folder.path().join(root));
+            let found = scan.outcomes.iter().find_map(|outcome| outcome.findings.first()).unwrap();
+            assert_eq!(found.restore.step, own.then_some(40), "{name} from {root:?}: {:?}", found.restore);
+        }
+    }
+}
+
+#[test]
+fn checkpoints_named_like_archives_are_not_opened() {
+    let inside = zip(&[("data", b"{}".to_vec()), ("policy.pth", vec![1])], Default::default());
+    let files = vec![
+        ("m.csv", {
+            let row = |k: usize| format!("{},{}\n", 2048 * k, if k < 15 { "1.0" } else { "nan" });
+            format!("time/total_timesteps,train/loss\n{}", (1..20).map(row).collect::<String>()).into_bytes()
+        }),
+        ("checkpoint-9.pth.tar", b"pickled".to_vec()),
+        ("rl_model_4096_steps.zip", inside.clone()),
+        ("rl_model_40960_steps.zip", inside),
+    ];
+    let plain = folder(&files);
+    for scan in [scan_of(plain.path()), scan_of(&plain.path().join("m.csv")), packed("a.tar", tar(&files))] {
+        let found = &scan.outcomes[0].findings[0];
+        assert_eq!((found.restore.step, damage(&scan)), (Some(4096), vec![]), "{:?}", found.restore);
+    }
+    assert_eq!(scan_of(plain.path()).skipped, 3);
+    // An archive of runs stays one whatever it is called.
+    let runs = zip(&[("m.jsonl", rows(30, None))], Default::default());
+    assert_eq!(packed("seed=1-step=300.zip", runs).outcomes.len(), 1);
+}
+
+#[test]
+fn what_is_named_twice_is_read_once() {
+    let files =
+        vec![("a/m.csv", b"step,loss\n1,2\n".to_vec()), ("a/notes.txt", b"text".to_vec()), ("m.jsonl", rows(30, None))];
+    let folder = folder(&files);
+    let runs = |paths: &[&str], include: &[&str], exclude: &[&str]| {
+        let paths: Vec<PathBuf> = paths.iter().map(|path| folder.path().join(path)).collect();
+        let owned = |globs: &[&str]| globs.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let filter = super::Filter::new(&owned(include), &owned(exclude)).unwrap();
+        let scan = scan(&paths, &Options { filter, ..Options::default() }, &mut |_| true);
+        scan.outcomes.iter().map(|outcome| outcome.run.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(runs(&["", "a", "m.jsonl", "a/m.csv"], &[], &[]), ["a/m.csv", "m.jsonl"]);
+    assert_eq!(runs(&["m.jsonl", ""], &[], &[]), ["a/m.csv", "m.jsonl"]);
+    // A file that is named is an outcome, one that is met need not be.
+    assert_eq!(runs(&["", "a/notes.txt"], &[], &[]), ["a/m.csv", "a/notes.txt", "m.jsonl"]);
+    // What the filter hides below one is seen below the other.
+    assert_eq!(runs(&["", "a"], &[], &["a"]).len(), 2);
+    assert_eq!(runs(&["", "m.jsonl"], &["*.csv"], &[]).len(), 2);
+}
+
+#[test]
+fn what_lies_too_deep_is_told() {
+    let files = vec![("a/b/c/d/m.jsonl", rows(30, None)), ("a/b/m.jsonl", rows(20, None))];
+    let plain = folder(&files);
+    let limits = Limits { depth: 3, ..Limits::default() };
+    let deep = scan_with(&[plain.path().to_owned()], limits.clone(), 1);
+    assert_eq!((deep.outcomes.len(), damage(&deep)), (1, vec![FaultKind::Limit]));
+    assert_eq!(deep.faults[0].source, "a/b/c");
+    for (name, bytes) in [("x.tar", tar(&files)), ("x.zip", zip(&files, Default::default()))] {
+        let packed = folder(&[(name, bytes)]);
+        let limits = Limits { depth: 4, ..Limits::default() };
+        let scan = scan_with(&[packed.path().to_owned()], limits, 1);
+        assert_eq!((scan.outcomes.len(), damage(&scan)), (1, vec![FaultKind::Limit]), "{name}");
+        assert_eq!(scan.faults[0].source, format!("{name}/a/b/c/d/m.jsonl"));
+    }
+    let exactly = scan_with(&[plain.path().to_owned()], Limits { depth: 5, ..Limits::default() }, 1);
+    assert_eq!((exactly.outcomes.len(), exactly.faults.len()), (2, 0));
+}
+
+#[test]
+fn damage_of_a_tar_is_told_once_at_its_place() {
+    let files = vec![("a.bin", vec![1; 100_000]), ("b.bin", vec![1; 100_000]), ("c.bin", vec![1; 100_000])];
+    let mut bytes = tar(&files);
+    let second = 512 + 100_000usize.next_multiple_of(512);
+    bytes[second + 150] ^= 1;
+    for (name, bytes) in [("a.tar", bytes.clone()), ("a.tgz", gzip(&bytes))] {
+        let scan = packed(name, bytes);
+        assert_eq!(
+            (damage(&scan), scan.faults[0].place.clone()),
+            (vec![FaultKind::Unparsable], format!("byte {second}"))
+        );
+        assert_eq!(scan.faults[0].fault.severity, crate::model::Severity::Warning);
+    }
+    let scan = packed("a.tar", b"hello".repeat(500));
+    assert_eq!((damage(&scan), scan.faults[0].place.as_str()), (vec![FaultKind::Unparsable], "byte 0"));
+    // Nothing of it could be read: that is an error, whatever is usual for its kind.
+    assert_eq!(scan.faults[0].fault.severity, crate::model::Severity::Error);
+}

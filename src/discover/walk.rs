@@ -20,6 +20,9 @@ pub struct Walk {
     pub root: Root,
     /// Files and directories, members of archives too; sorted by path once the walk is over.
     pub entries: Vec<Entry>,
+    /// Entries that the user's filter hides: never recordings of this scan, but checkpoints and trainings all the same.
+    /// Directories that it leaves out are not entered.
+    pub hidden: Vec<Entry>,
     /// What could not be looked at.
     pub refused: Vec<Refused>,
     /// What is known of members of archives before readers are asked, by path.
@@ -43,10 +46,10 @@ pub enum Known {
     Link(String),
 }
 
-/// Damage of an archive as a whole.
+/// Damage of an archive as a whole, or a directory that is too deep.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damaged {
-    /// The archive's path.
+    /// Its path.
     pub path: String,
     /// What kind.
     pub kind: FaultKind,
@@ -54,6 +57,8 @@ pub struct Damaged {
     pub at: Option<u64>,
     /// In plain words.
     pub detail: String,
+    /// Nothing of it could be looked at.
+    pub is_whole: bool,
 }
 
 impl Walk {
@@ -64,8 +69,7 @@ impl Walk {
 
     /// Adds a file that the user named.
     pub fn add_named(&mut self, path: &Path) {
-        let name = path.file_name().unwrap_or_default();
-        let relative = escape(name);
+        let relative = escape(path.file_name().unwrap_or_default());
         self.root.odd.insert(relative.clone(), path.to_owned());
         let kind = match path.metadata() {
             Ok(metadata) if metadata.is_file() => EntryKind::File,
@@ -104,18 +108,31 @@ impl Walk {
                 kind if kind.is_symlink() => EntryKind::Link,
                 _ => EntryKind::Special,
             };
-            if filter.excludes(&path) {
-                if kind == EntryKind::Directory {
+            let is_excluded = filter.excludes(&path);
+            if kind == EntryKind::Directory {
+                if is_excluded {
                     walker.skip_current_dir();
+                    continue;
                 }
-                continue;
-            }
-            // An archive is a directory: its members are asked for.
-            if kind != EntryKind::Directory && !is_archive(kind, &path) && !filter.includes(&path) {
-                continue;
+                if entry.depth() >= limits.depth {
+                    self.too_deep(&path, entry.path(), limits);
+                }
             }
             let size = if kind == EntryKind::File { entry.metadata().map_or(0, |metadata| metadata.len()) } else { 0 };
-            self.entries.push(Entry { path, size, kind });
+            // An archive is a directory: its members are asked for.
+            let is_taken = kind == EntryKind::Directory || is_archive(kind, &path) || filter.includes(&path);
+            let entries = if is_taken && !is_excluded { &mut self.entries } else { &mut self.hidden };
+            entries.push(Entry { path, size, kind });
+        }
+    }
+
+    /// Tells of a directory that is not entered, if something is in it.
+    fn too_deep(&mut self, path: &str, directory: &Path, limits: &Limits) {
+        let is_empty = directory.read_dir().is_ok_and(|mut inside| inside.next().is_none());
+        if !is_empty && self.damage.len() < limits.faults {
+            let detail = format!("not entered: deeper than {} levels", limits.depth);
+            let (path, kind) = (path.to_owned(), FaultKind::Limit);
+            self.damage.push(Damaged { path, kind, at: None, detail, is_whole: false });
         }
     }
 
@@ -134,7 +151,7 @@ impl Walk {
 fn is_archive(kind: EntryKind, path: &str) -> bool {
     #[cfg(feature = "archives")]
     {
-        kind == EntryKind::File && crate::open::archive::Container::of_name(path).is_some()
+        kind == EntryKind::File && super::members::container_of(path).is_some()
     }
     #[cfg(not(feature = "archives"))]
     {

@@ -217,7 +217,7 @@ fn list_tar<R: Forward>(mut tar: Tar<R>, limits: &Limits, visit: &mut dyn FnMut(
             Ok(None) => return,
             Err(error) => {
                 let kind = Damage::kind_of(&error);
-                damage.push((kind, None, error.to_string()));
+                damage.push((kind, tar.lost_at(), error.to_string()));
                 // Another header may follow one that is broken, but not without end.
                 if kind == FaultKind::Unparsable && damage.len() <= limits.faults {
                     continue;

@@ -121,6 +121,12 @@ impl<R: Forward> Tar<R> {
         }
     }
 
+    /// Where the block lies that is no header, behind an error that says so; in an archive that is compressed, a byte of
+    /// what it unpacks to.
+    pub fn lost_at(&self) -> Option<u64> {
+        (self.lost && !self.ended).then(|| self.at.saturating_sub(BLOCK as u64))
+    }
+
     /// Number of the header that the next one will have.
     pub fn next_ordinal(&self) -> u64 {
         self.ordinal
@@ -133,7 +139,6 @@ impl<R: Forward> Tar<R> {
         let mut link: Option<Vec<u8>> = None;
         let (mut pax, mut too_long) = (Pax::default(), false);
         while !self.ended {
-            let begin = self.at;
             let Some(block) = self.block()? else { return Ok(None) };
             if tar::is_end(&block) {
                 self.zeros = true;
@@ -150,6 +155,7 @@ impl<R: Forward> Tar<R> {
                     return Ok(None);
                 }
                 self.lost = true;
+                let begin = self.at - BLOCK as u64;
                 return Err(Damage::error(FaultKind::Unparsable, format!("no tar header at byte {begin}")));
             };
             (self.zeros, self.lost) = (false, false);
@@ -157,7 +163,14 @@ impl<R: Forward> Tar<R> {
             self.ordinal += 1;
             let mut size = header.size;
             let is_extension = matches!(header.kind, Kind::LongName | Kind::LongLink | Kind::Pax | Kind::PaxGlobal);
-            if !is_extension && matches!(header.kind, Kind::File | Kind::Sparse | Kind::Other(_)) {
+            let mut kind = header.kind;
+            let long_name = pax.path.as_ref().or(name.as_ref());
+            if kind == Kind::File && long_name.unwrap_or(&header.name).ends_with(b"/") && !too_long {
+                kind = Kind::Directory;
+                // Writers of the old form put anything there; those that know long names do not.
+                size = if long_name.is_some() { size } else { 0 };
+            }
+            if !is_extension && matches!(kind, Kind::File | Kind::Sparse | Kind::Other(_)) {
                 size = pax.size.unwrap_or(size);
             }
             self.contents = size;
@@ -185,7 +198,7 @@ impl<R: Forward> Tar<R> {
             return Ok(Some(Found {
                 ordinal,
                 name: pax.path.or(name).unwrap_or(header.name),
-                kind: if sparse { Kind::Sparse } else { header.kind },
+                kind: if sparse { Kind::Sparse } else { kind },
                 at: self.at,
                 size,
                 link: pax.link.or(link).unwrap_or(header.link),
@@ -240,7 +253,8 @@ impl<R: Forward> Tar<R> {
             return Ok(Some(block));
         }
         self.ended = true;
-        if filled == 0 && (self.zeros || self.lost) {
+        // Where no header was found any more, that tells it all.
+        if self.lost || filled == 0 && self.zeros {
             return Ok(None);
         }
         Err(cut())

@@ -276,7 +276,9 @@ struct Refusal {
 
 fn read_all(path: &Path, request: &Request) -> Result<Vec<RecordingData>, Refusal> {
     let limits = Limits::default();
-    let Some(target) = discover::targets(&[path.to_owned()]).into_iter().next() else { return Ok(Vec::new()) };
+    let Some(target) = discover::targets(&[path.to_owned()], &Filter::default()).into_iter().next() else {
+        return Ok(Vec::new());
+    };
     let discovery = discover::discover(&target, &Filter::default(), &limits, &mut || true);
     if discovery.sources.is_empty() {
         return Err(match discovery.refused.into_iter().next() {

@@ -6,7 +6,7 @@ pub const BLOCK: usize = 512;
 /// What a header announces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A regular file.
+    /// A regular file; a directory where its whole name ends with a slash.
     File,
     /// A directory.
     Directory,
@@ -69,7 +69,7 @@ pub fn parse(block: &[u8; BLOCK]) -> Option<Header> {
         name = [prefix, b"/", &name].concat();
     }
     let kind = match block[156] {
-        0 | b'0' if name.ends_with(b"/") => Kind::Directory,
+        // The old form marks a directory by a slash at the end of its name, of which only the begin may stand here.
         0 | b'0' | b'7' => Kind::File,
         b'1' => Kind::HardLink,
         b'2' => Kind::SymbolicLink,

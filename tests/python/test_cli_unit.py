@@ -70,6 +70,8 @@ DEFAULT = ("nonfinite", "spikes")
         (frames.scan([], faults=[NO_ROOT]), DEFAULT, 3),
         (frames.scan([], faults=[NO_ROOT]), (), 0),
         (frames.scan([], faults=[CUT]), DEFAULT, 4),
+        # What lies too deep to be looked at may be a recording.
+        (frames.scan([], faults=[FAULT | {"kind": "limit"}]), DEFAULT, 3),
         # Damage comes before an incomplete picture.
         (frames.scan([frames.damaged(frames.finding())], [frames.finding()], faults=[FAULT]), DEFAULT, 1),
     ],
