@@ -40,6 +40,10 @@ impl Reader for Csv {
 
     fn recognise_name(&self, path: &str) -> Confidence {
         let name = file_name(path);
+        if USUAL_NAMES.contains(&name.as_str()) {
+            // Where the head cannot be read, the name alone says that a recording is missing.
+            return Confidence::Likely;
+        }
         let ends = |suffix: &&str| name.ends_with(*suffix);
         if [".csv", ".tsv", ".json"].iter().any(ends) { Confidence::Maybe } else { Confidence::No }
     }
@@ -400,6 +404,18 @@ mod tests {
     }
 
     #[test]
+    fn a_byte_order_mark_before_any_line_is_passed_over() {
+        let mark = "\u{feff}";
+        let block = format!("{mark}step,grad_norm\n1,1\n");
+        let text = format!("{block}{}{mark}3,3\n{mark}4,nan\n", block.replace("1,1", "2,2"));
+        for chunk in [1, 2, 3, 7, usize::MAX] {
+            let recording = read_with("metrics.csv", text.as_str(), chunk, &Limits::default()).unwrap();
+            assert_eq!(norms(&recording), want(&[(1, "1"), (2, "2"), (3, "3"), (4, "NaN")]), "{chunk}");
+            assert!(recording.faults.is_empty(), "{:?}", recording.faults);
+        }
+    }
+
+    #[test]
     fn names_are_trimmed_and_told_apart() {
         let recording = read(", step ,\"grad_norm\" ,x,x,x.1,x,\n0,1,0.5,1,2,3,4,5\n");
         let names: Vec<&str> = recording.series.iter().map(|series| series.name.as_str()).collect();
@@ -438,6 +454,19 @@ mod tests {
         let Signal::Kept(kept) = &recording.series[0].signal else { panic!("kept") };
         let places: Vec<_> = (0..kept.places.len()).filter_map(|row| kept.places.get(row)).collect();
         assert_eq!(places, [2, 5]);
+        // Nor are rows inside a text that closes and leaves its record whole.
+        let text = "step,note,grad_norm\n1,x,1\n2,\"first\n3,4,nan\nlast\",1.5\n3,x,1\n";
+        let recording = read(text);
+        assert_eq!(norms(&recording), want(&[(1, "1"), (2, "1.5"), (3, "1")]));
+        assert_eq!(faults(&recording), [(FaultKind::Stray, 3)]);
+        // A cut inside the text leaves its quote open, and that is a stray one once a row stands in it.
+        let inside = text.find("nan").unwrap()..text.find("last").unwrap() + 5;
+        for cut in (0..text.len()).filter(|cut| !inside.contains(cut)) {
+            let Ok(part) = read_with("a.csv", &text[..cut], 5, &Limits::default()) else { continue };
+            assert!(norms(&recording).starts_with(&norms(&part)), "{:?}", &text[..cut]);
+        }
+        let recording = read("step,note,grad_norm\n2,\"b,2\n3,c,3\n4,d\",4,4\n5,e,5\n");
+        assert_eq!(norms(&recording), want(&[(2, "2"), (3, "3"), (4, "4"), (5, "5")]));
         // What stands before it counts, in quotes or not.
         let recording = read("step,grad_norm,note\n\"1\",\"1\",\"a\"\"\n\"2\",\"2\",\"b\"\n");
         assert_eq!(norms(&recording), want(&[(1, "1"), (2, "2")]));
@@ -451,7 +480,22 @@ mod tests {
     fn stray_bytes_cost_their_cell_or_nothing() {
         let recording = read(b"step,loss,grad_norm\n1,1,1\n\0\0\0\n\0\0\x002,1,2\n3,\0\0,3\n4,1,4\n".to_vec());
         assert_eq!(norms(&recording), want(&[(1, "1"), (2, "2"), (3, "3"), (4, "4")]));
-        assert_eq!(faults(&recording), [(FaultKind::Stray, 3), (FaultKind::Stray, 4), (FaultKind::Stray, 5)]);
+        assert_eq!(faults(&recording), [(FaultKind::Stray, 3), (FaultKind::Stray, 4), (FaultKind::Unparsable, 5)]);
+        // What is left without them is read.
+        let recording = read(b"step,loss,grad_norm\n1,1,\0nan\n\x002\0,1,n\0an\n3,1,\"1\0\"\n4,1,a\0\n".to_vec());
+        assert_eq!(norms(&recording), want(&[(1, "NaN"), (2, "NaN"), (3, "1")]));
+        let kinds = [(FaultKind::Stray, 2), (FaultKind::Stray, 3), (FaultKind::Stray, 3), (FaultKind::Stray, 4)];
+        assert_eq!(faults(&recording)[..4], kinds);
+        assert_eq!(faults(&recording)[4..], [(FaultKind::Unparsable, 5)]);
+        // UTF-16 appended to UTF-8, with and without a last line end.
+        for order in [u16::to_le_bytes, u16::to_be_bytes] {
+            for (tail, last) in [("3,\"1\",nan\n4,1,0.5\n", "0.5"), ("3,1,nan\r\n4,1,inf", "inf")] {
+                let mut text = b"step,loss,grad_norm\n1,1,1\n2,1,1\n".to_vec();
+                text.extend(tail.encode_utf16().flat_map(order));
+                let recording = read(text);
+                assert_eq!(norms(&recording), want(&[(1, "1"), (2, "1"), (3, "NaN"), (4, last)]), "{tail:?}");
+            }
+        }
         let recording = read(b"step,\xff\xfe,grad_norm\n1,\xff,1\n".to_vec());
         assert_eq!(norms(&recording), want(&[(1, "1")]));
     }
@@ -587,6 +631,9 @@ mod tests {
         }
         assert_eq!(Csv.recognise_name("a/B.CSV"), Confidence::Maybe);
         assert_eq!(Csv.recognise_name("a/b.txt"), Confidence::No);
+        // By name a recording, though none by what is in it.
+        assert_eq!(Csv.recognise_name("a/Metrics.csv"), Confidence::Likely);
+        assert!(sure("metrics.csv", "prompt,completion\na,b\n") <= Confidence::Maybe);
     }
 
     #[test]
