@@ -19,6 +19,10 @@ const HEADER_LINES: u64 = 4;
 const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
 /// Lines like rows of the table in one quoted text that make its quotes stray ones, however they close.
 const MOST_ROWS: usize = 64;
+/// Columns that name the run of a row.
+const RUN_NAMES: &[&str] = &["run", "run_id", "run_name", "run id", "run name", "runid"];
+/// Bytes of such a name that are compared.
+const RUN_NAME: usize = 256;
 /// Records among which a repetition is a duplicate, as in the builder.
 const RECENT: usize = 64;
 
@@ -54,6 +58,11 @@ pub(super) struct Table<'r> {
     /// Inside a run of NUL bytes.
     in_nul: bool,
     told_extra: bool,
+    /// Where the column stands that names the run of each row, and the name in the first one.
+    run_column: Option<usize>,
+    run: Option<Vec<u8>>,
+    /// Its rows are of more than one run.
+    pub several_runs: bool,
     pub is_pointer: bool,
     /// The file ended before its header did.
     pub cut_header: bool,
@@ -103,7 +112,7 @@ enum Step {
 }
 
 impl<'r> Table<'r> {
-    /// The table of a file of this name.
+    /// The table of a file of this path.
     pub fn new(request: &'r Request, file: &'r str) -> Self {
         Self {
             request,
@@ -121,6 +130,9 @@ impl<'r> Table<'r> {
             after_return: false,
             in_nul: false,
             told_extra: false,
+            run_column: None,
+            run: None,
+            several_runs: false,
             is_pointer: false,
             cut_header: false,
         }
@@ -221,6 +233,9 @@ impl<'r> Table<'r> {
             let name = match name.as_str() {
                 // As pandas calls them, and those that repeat.
                 "" => format!("Unnamed: {index}"),
+                name if export::dvclive_metric(self.file, name).is_some() => {
+                    export::dvclive_metric(self.file, name).unwrap_or(name).to_owned()
+                }
                 _ if is_chart && index == 2 => export::metric_of(self.file).to_owned(),
                 name => name.to_owned(),
             };
@@ -235,6 +250,23 @@ impl<'r> Table<'r> {
             let is_step = Known(Some(self.request)).is_step(&unique);
             self.columns.push(Planned { id: column.id, want: column.want, is_step, looks: 0 });
             self.names.push(unique);
+        }
+        let names_run = |name: &String| RUN_NAMES.iter().any(|run| name.eq_ignore_ascii_case(run));
+        let has_steps = self.columns.iter().any(|column| column.is_step);
+        self.run_column =
+            self.names.iter().position(names_run).filter(|column| has_steps && !self.columns[*column].is_step);
+    }
+
+    /// Looks at which run a row is of.
+    fn note_run(&mut self, record: &[u8]) {
+        let Some(column) = self.run_column.filter(|_| !self.several_runs) else { return };
+        let Some(cell) = cells(record, self.delimiter, Quotes::Rfc4180).nth(column) else { return };
+        let name = cell.content(record, &mut self.scratch).trim_ascii();
+        let name = &name[..name.len().min(RUN_NAME)];
+        match &self.run {
+            _ if name.is_empty() => {}
+            None => self.run = Some(name.to_vec()),
+            Some(run) => self.several_runs = run != name,
         }
     }
 
@@ -324,6 +356,7 @@ impl<'r> Table<'r> {
                 self.heads[self.heads_next] = brief(&bytes[..scanned.head]);
                 self.heads_next = (self.heads_next + 1) % RECENT;
             }
+            self.note_run(bytes);
             into.end_row(Some(fingerprint(bytes)));
             if into.wants_changed() {
                 self.columns.iter_mut().for_each(|column| column.want = into.want(column.id));
