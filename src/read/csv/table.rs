@@ -808,11 +808,9 @@ pub(super) fn open_word(text: &[u8]) -> Option<f64> {
 impl StreamDecoder for Table<'_> {
     fn feed(&mut self, window: &[u8], at: u64, end: bool, into: &mut Builder<'_>) -> Progress {
         let mut used = 0;
-        if at == 0 {
-            if is_git_lfs_pointer(window) {
-                self.is_pointer = true;
-                return Progress::Used(window.len());
-            }
+        if at == 0 && is_git_lfs_pointer(window) {
+            self.is_pointer = true;
+            return Progress::Used(window.len());
         }
         while let Some(first) = window.get(used) {
             let rest = &window[used..];
