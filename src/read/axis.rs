@@ -7,6 +7,8 @@ use crate::model::{Attempt, Axis};
 const INTERLEAVED_FALLS: u64 = 8;
 /// ... and more than one in this many rows.
 const INTERLEAVED_SHARE: u64 = 20;
+/// Falls that make a reversed file of rows that do nothing but fall.
+const REVERSED_FALLS: u64 = 2;
 
 /// Builds an [`Axis`] from steps in record order.
 #[derive(Debug, Default)]
@@ -116,8 +118,10 @@ impl AxisBuilder {
     pub fn finish(self, step_name: Option<String>) -> Axis {
         let mut first_step = self.attempts.first().map(|attempt| attempt.first_step);
         let last_step = self.attempts.iter().map(|attempt| attempt.last_step).max();
-        let interleaved =
-            self.overflow || (self.falls >= INTERLEAVED_FALLS && self.falls * INTERLEAVED_SHARE > self.rows);
+        let is_reversed = self.falls >= REVERSED_FALLS && self.falls + 1 == self.rows;
+        let interleaved = self.overflow
+            || is_reversed
+            || (self.falls >= INTERLEAVED_FALLS && self.falls * INTERLEAVED_SHARE > self.rows);
         let mut attempts = self.attempts;
         if interleaved {
             first_step = attempts.iter().map(|attempt| attempt.first_step).min();
@@ -176,6 +180,22 @@ mod tests {
         let axis = axis((0..8).flat_map(|k| (k * 5)..(k * 5 + 8)));
         assert_eq!(axis.attempts.len(), 8);
         assert_eq!(axis.trainings(), 1);
+    }
+
+    #[test]
+    fn rows_that_only_fall_are_a_reversed_file() {
+        let newest_first = axis((0..6).rev());
+        assert!(newest_first.interleaved);
+        assert_eq!(
+            (newest_first.attempts.len(), newest_first.first_step, newest_first.last_step),
+            (1, Some(0), Some(5))
+        );
+        assert_eq!(newest_first.step_interval, Some(1.0));
+        assert!(axis([20, 10, 0]).interleaved);
+        // One fall may be a restart, and a row that rises between falls tells of resumptions.
+        assert!(!axis([10, 0]).interleaved);
+        assert!(!axis([10, 5, 5, 0]).interleaved);
+        assert_eq!(axis([10, 11, 5, 6, 0, 1]).attempts.len(), 3);
     }
 
     #[test]

@@ -4,6 +4,8 @@ mod export;
 mod header;
 mod table;
 
+use std::collections::HashSet;
+
 use memchr::memchr2;
 
 use self::export::JsonChart;
@@ -40,6 +42,10 @@ impl Reader for Csv {
 
     fn recognise_name(&self, path: &str) -> Confidence {
         let name = file_name(path);
+        if USUAL_NAMES.contains(&name.as_str()) {
+            // Where the head cannot be read, the name alone says that a recording is missing.
+            return Confidence::Likely;
+        }
         let ends = |suffix: &&str| name.ends_with(*suffix);
         if [".csv", ".tsv", ".json"].iter().any(ends) { Confidence::Maybe } else { Confidence::No }
     }
@@ -82,8 +88,12 @@ impl Reader for Csv {
                 }
                 continue;
             }
-            let mut decoder = Table::new(session.request, &part.name);
+            let mut decoder = Table::new(session.request, &part.path);
             session.stream_text(part, &mut decoder, &mut builder)?;
+            if decoder.several_runs {
+                let detail = "the rows of several runs stand in one table: split it by run";
+                return Err(Rejected::unreadable("several-runs", detail));
+            }
             if decoder.is_pointer {
                 return Err(Rejected::unreadable("git-lfs-pointer", "a Git LFS pointer in place of the file"));
             }
@@ -136,17 +146,35 @@ struct Glance {
     step_is_number: bool,
     other_is_number: bool,
     metric_is_number: bool,
+    /// Names of runs or models, told apart, and the rows that have one.
+    labels: HashSet<Vec<u8>>,
+    labelled: usize,
+    /// The newest step, and how many were above and below the one before them.
+    step: Option<f64>,
+    rises: usize,
+    falls: usize,
 }
 
 impl Glance {
     /// `is_table`: the name says that it is a table. Else the rows must say so.
     fn is_recording(&self, is_table: bool, is_usual: bool) -> bool {
+        if self.is_of_results() {
+            return false;
+        }
         if self.rows == 0 {
             return is_table && (self.has_metric || (self.has_step && is_usual));
         }
         let has_numbers = (self.has_step && self.step_is_number && self.other_is_number)
             || (self.has_metric && self.metric_is_number);
         has_numbers && (is_table || (self.whole_rows * 2 > self.rows && self.other_is_number))
+    }
+}
+
+impl Glance {
+    /// A row a run or model (a leaderboard, the list of a project's runs), not a row a step.
+    fn is_of_results(&self) -> bool {
+        let rises = self.rises > 0 && self.falls == 0;
+        self.labels.len() >= 2 && self.labels.len() * 2 > self.labelled && !rises
     }
 }
 
@@ -188,7 +216,7 @@ fn glance(head: &[u8], is_table: bool) -> Option<Glance> {
         if end.is_some() || glance.rows == 0 {
             glance.row(line, delimiter, &uses);
         }
-        if is_table && glance.is_recording(true, false) {
+        if is_table && !uses.contains(&Use::Label) && glance.is_recording(true, false) {
             break;
         }
     }
@@ -202,8 +230,25 @@ enum Use {
     Metric,
     /// A number of the row or of what it is about.
     Index,
+    /// The name of a run or model.
+    Label,
     Other,
 }
+
+/// Names of columns that tell rows of different runs or models apart.
+const LABELS: &[&str] = &[
+    "name",
+    "model",
+    "model_name",
+    "run",
+    "run_name",
+    "run name",
+    "run_id",
+    "run id",
+    "id",
+    "experiment",
+    "experiment_name",
+];
 
 impl Use {
     fn of(name: &str) -> Self {
@@ -219,7 +264,10 @@ impl Use {
             return Self::Metric;
         }
         let lower = name.to_ascii_lowercase();
-        let is_index = ["", "id", "idx", "index", "row", "uid", "no", "no.", "#"].contains(&lower.as_str());
+        if LABELS.contains(&lower.as_str()) {
+            return Self::Label;
+        }
+        let is_index = ["", "idx", "index", "row", "uid", "no", "no.", "#"].contains(&lower.as_str());
         if is_index || lower.ends_with("_id") { Self::Index } else { Self::Other }
     }
 }
@@ -227,6 +275,7 @@ impl Use {
 impl Glance {
     fn row(&mut self, line: &[u8], delimiter: crate::wire::csv::Delimiter, uses: &[Use]) {
         let (mut count, mut scratch) = (0, Vec::new());
+        let (mut step, mut label) = (None, None);
         for (cell, usage) in cells(line, delimiter, Quotes::Rfc4180).zip(uses) {
             count += 1;
             let content = cell.content(line, &mut scratch).trim_ascii();
@@ -241,14 +290,28 @@ impl Glance {
             }
             let is_number = matches!(value, Cell::Value(_));
             match usage {
-                Use::Step => self.step_is_number |= is_number,
+                Use::Step => {
+                    self.step_is_number |= is_number;
+                    step = step.or(if let Cell::Value(value) = value { Some(value) } else { None });
+                }
                 Use::Metric => {
                     self.metric_is_number |= value != Cell::Text;
                     self.other_is_number |= is_number;
                 }
                 Use::Index => {}
+                Use::Label if value == Cell::Text => label = label.or(Some(content.to_vec())),
+                Use::Label => {}
                 Use::Other => self.other_is_number |= is_number,
             }
+        }
+        if let Some(label) = label {
+            self.labels.insert(label);
+            self.labelled += 1;
+        }
+        if let Some(step) = step {
+            self.rises += usize::from(self.step.is_some_and(|before| step > before));
+            self.falls += usize::from(self.step.is_some_and(|before| step < before));
+            self.step = Some(step);
         }
         self.rows += 1;
         self.whole_rows += usize::from(count == uses.len());
@@ -400,6 +463,18 @@ mod tests {
     }
 
     #[test]
+    fn a_byte_order_mark_before_any_line_is_passed_over() {
+        let mark = "\u{feff}";
+        let block = format!("{mark}step,grad_norm\n1,1\n");
+        let text = format!("{block}{}{mark}3,3\n{mark}4,nan\n", block.replace("1,1", "2,2"));
+        for chunk in [1, 2, 3, 7, usize::MAX] {
+            let recording = read_with("metrics.csv", text.as_str(), chunk, &Limits::default()).unwrap();
+            assert_eq!(norms(&recording), want(&[(1, "1"), (2, "2"), (3, "3"), (4, "NaN")]), "{chunk}");
+            assert!(recording.faults.is_empty(), "{:?}", recording.faults);
+        }
+    }
+
+    #[test]
     fn names_are_trimmed_and_told_apart() {
         let recording = read(", step ,\"grad_norm\" ,x,x,x.1,x,\n0,1,0.5,1,2,3,4,5\n");
         let names: Vec<&str> = recording.series.iter().map(|series| series.name.as_str()).collect();
@@ -438,6 +513,19 @@ mod tests {
         let Signal::Kept(kept) = &recording.series[0].signal else { panic!("kept") };
         let places: Vec<_> = (0..kept.places.len()).filter_map(|row| kept.places.get(row)).collect();
         assert_eq!(places, [2, 5]);
+        // Nor are rows inside a text that closes and leaves its record whole.
+        let text = "step,note,grad_norm\n1,x,1\n2,\"first\n3,4,nan\nlast\",1.5\n3,x,1\n";
+        let recording = read(text);
+        assert_eq!(norms(&recording), want(&[(1, "1"), (2, "1.5"), (3, "1")]));
+        assert_eq!(faults(&recording), [(FaultKind::Stray, 3)]);
+        // A cut inside the text leaves its quote open, and that is a stray one once a row stands in it.
+        let inside = text.find("nan").unwrap()..text.find("last").unwrap() + 5;
+        for cut in (0..text.len()).filter(|cut| !inside.contains(cut)) {
+            let Ok(part) = read_with("a.csv", &text[..cut], 5, &Limits::default()) else { continue };
+            assert!(norms(&recording).starts_with(&norms(&part)), "{:?}", &text[..cut]);
+        }
+        let recording = read("step,note,grad_norm\n2,\"b,2\n3,c,3\n4,d\",4,4\n5,e,5\n");
+        assert_eq!(norms(&recording), want(&[(2, "2"), (3, "3"), (4, "4"), (5, "5")]));
         // What stands before it counts, in quotes or not.
         let recording = read("step,grad_norm,note\n\"1\",\"1\",\"a\"\"\n\"2\",\"2\",\"b\"\n");
         assert_eq!(norms(&recording), want(&[(1, "1"), (2, "2")]));
@@ -451,7 +539,22 @@ mod tests {
     fn stray_bytes_cost_their_cell_or_nothing() {
         let recording = read(b"step,loss,grad_norm\n1,1,1\n\0\0\0\n\0\0\x002,1,2\n3,\0\0,3\n4,1,4\n".to_vec());
         assert_eq!(norms(&recording), want(&[(1, "1"), (2, "2"), (3, "3"), (4, "4")]));
-        assert_eq!(faults(&recording), [(FaultKind::Stray, 3), (FaultKind::Stray, 4), (FaultKind::Stray, 5)]);
+        assert_eq!(faults(&recording), [(FaultKind::Stray, 3), (FaultKind::Stray, 4), (FaultKind::Unparsable, 5)]);
+        // What is left without them is read.
+        let recording = read(b"step,loss,grad_norm\n1,1,\0nan\n\x002\0,1,n\0an\n3,1,\"1\0\"\n4,1,a\0\n".to_vec());
+        assert_eq!(norms(&recording), want(&[(1, "NaN"), (2, "NaN"), (3, "1")]));
+        let kinds = [(FaultKind::Stray, 2), (FaultKind::Stray, 3), (FaultKind::Stray, 3), (FaultKind::Stray, 4)];
+        assert_eq!(faults(&recording)[..4], kinds);
+        assert_eq!(faults(&recording)[4..], [(FaultKind::Unparsable, 5)]);
+        // UTF-16 appended to UTF-8, with and without a last line end.
+        for order in [u16::to_le_bytes, u16::to_be_bytes] {
+            for (tail, last) in [("3,\"1\",nan\n4,1,0.5\n", "0.5"), ("3,1,nan\r\n4,1,inf", "inf")] {
+                let mut text = b"step,loss,grad_norm\n1,1,1\n2,1,1\n".to_vec();
+                text.extend(tail.encode_utf16().flat_map(order));
+                let recording = read(text);
+                assert_eq!(norms(&recording), want(&[(1, "1"), (2, "1"), (3, "NaN"), (4, last)]), "{tail:?}");
+            }
+        }
         let recording = read(b"step,\xff\xfe,grad_norm\n1,\xff,1\n".to_vec());
         assert_eq!(norms(&recording), want(&[(1, "1")]));
     }
@@ -511,6 +614,8 @@ mod tests {
         assert_eq!(code("some text\nand more of it\n"), "not-a-recording");
         assert_eq!(code("version https://git-lfs.github.com/spec/v1\noid"), "git-lfs-pointer");
         assert_eq!(read("").records, 0);
+        assert_eq!(code("run_id,step,grad_norm\na,0,1\na,1,1\nb,0,nan\n"), "several-runs");
+        assert_eq!(norms(&read("run_id,step,grad_norm\na,0,1\n,1,1\na,2,nan\n")).len(), 3);
     }
 
     #[test]
@@ -551,6 +656,13 @@ mod tests {
     }
 
     #[test]
+    fn dvclive_keeps_a_metric_a_file() {
+        let text = "step\ttimestamp\tloss\n1\t1748869402\t0.5\n";
+        let recording = read_with("dvclive/plots/metrics/eval/loss.tsv", text, 5, &Limits::default()).unwrap();
+        assert_eq!(points(&recording, "eval/loss"), want(&[(1, "0.5")]));
+    }
+
+    #[test]
     fn only_recordings_are_recognised() {
         let sure = |name: &str, head: &str| Csv.recognise(name, head.as_bytes());
         for (name, head) in [
@@ -564,6 +676,9 @@ mod tests {
             ("a.csv", "# seed 3\nstep,loss\n1,\n"),
             ("a.txt", "step loss\n1 0.5\n2 0.25\n"),
             ("a.log", "step,grad_norm\n1,0.5\n"),
+            ("a.csv", "model,step,loss\nG,1,2\nD,1,3\nG,2,2\nD,2,3\n"),
+            ("a.csv", "name,step,loss\na,1,2\na,2,3\na,3,2\n"),
+            ("a.csv", "run_id,step,loss\nx,1,2\nx,2,3\ny,1,2\ny,2,3\n"),
             ("a.csv", "version https://git-lfs.github.com/spec/v1\noid"),
         ] {
             assert_eq!(sure(name, head), Confidence::Likely, "{name}: {head:?}");
@@ -574,6 +689,8 @@ mod tests {
             ("a.csv", "prompt,completion\na,b\n"),
             ("a.csv", "metric,n_nan,n_inf\na,1,2\n"),
             ("a.csv", "text,loss\na,what was lost\n"),
+            ("a.csv", "Name,State,Step,train/grad_norm\na,finished,1000,1\nb,finished,500,1\nc,crashed,1000,50\n"),
+            ("results.csv", "model,params,loss\na,7B,0.5\nb,13B,nan\n"),
             ("a.csv", ""),
             ("a.csv", "{\"step\": 1, \"loss\": 2}\n"),
             ("a.jsonl", "{\"step\": 1, \"loss\": 2}\n{\"step\": 2, \"loss\": 2}\n"),
@@ -587,6 +704,9 @@ mod tests {
         }
         assert_eq!(Csv.recognise_name("a/B.CSV"), Confidence::Maybe);
         assert_eq!(Csv.recognise_name("a/b.txt"), Confidence::No);
+        // By name a recording, though none by what is in it.
+        assert_eq!(Csv.recognise_name("a/Metrics.csv"), Confidence::Likely);
+        assert!(sure("metrics.csv", "prompt,completion\na,b\n") <= Confidence::Maybe);
     }
 
     #[test]

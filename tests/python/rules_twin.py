@@ -58,11 +58,16 @@ def is_fine(value: float) -> bool:
     return math.isfinite(value) and value != -1.0
 
 
+def only_falls(steps: Sequence[int]) -> bool:
+    """Whether the rows of a recording, three or more, are newest first."""
+    return len(steps) >= 3 and all(later < earlier for earlier, later in pairwise(steps))
+
+
 def split(steps: Sequence[int], values: Sequence[float]) -> tuple[list[Training], bool]:
     """The trainings of a recording, each in its own order, and whether its rows are interleaved."""
     falls = sum(later < earlier for earlier, later in pairwise(steps))
     rows = list(zip(steps, values, strict=True))
-    if falls >= 8 and falls > 0.05 * len(rows):
+    if only_falls(steps) or (falls >= 8 and falls > 0.05 * len(rows)):
         rows.sort(key=lambda row: row[0])
         return [Training(1, [(step, value, 1) for step, value in rows])], True
     trainings: list[Training] = []

@@ -25,6 +25,15 @@ fn without<'n>(name: &'n str, suffixes: &[&str]) -> &'n str {
     suffixes.iter().find(ends).map_or(name, |suffix| &name[..name.len() - suffix.len()])
 }
 
+/// The metric that DVCLive keeps in a file of this path: its path below `plots/metrics/`, if the last part of that is
+/// what the header calls it.
+pub(super) fn dvclive_metric<'p>(path: &'p str, column: &str) -> Option<&'p str> {
+    let path = without(path, &COMPRESSIONS);
+    let metric = path.rsplit_once("plots/metrics/").filter(|(above, _)| above.is_empty() || above.ends_with('/'))?.1;
+    let metric = metric.strip_suffix(".tsv")?;
+    metric.rsplit_once('/').filter(|(_, last)| *last == column).map(|_| metric)
+}
+
 const COMPRESSIONS: [&str; 4] = [".gz", ".gzip", ".zst", ".zstd"];
 
 /// Whether a file of this name is the JSON export.
@@ -92,11 +101,14 @@ fn triple(bytes: &[u8]) -> Result<Triple, Stop> {
     Ok(Triple { time, step, value, used: cursor.position() })
 }
 
+/// Seconds since 1970 before which nobody trained anything: matrices of three columns hold smaller numbers.
+const EARLIEST: f64 = 1e8;
+
 /// Whether a head is that of a JSON export.
 pub(super) fn is_json_chart(head: &[u8]) -> bool {
     let head = head.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(head).trim_ascii_start();
     let Some(rest) = head.strip_prefix(b"[") else { return false };
-    triple(rest.trim_ascii_start()).is_ok_and(|triple| triple.step.fract() == 0.0)
+    triple(rest.trim_ascii_start()).is_ok_and(|triple| triple.step.fract() == 0.0 && triple.time > EARLIEST)
 }
 
 /// Where in the document the decoder is.
@@ -244,6 +256,20 @@ mod tests {
     }
 
     #[test]
+    fn dvclive_names_metrics_by_their_folders() {
+        assert_eq!(dvclive_metric("a/dvclive/plots/metrics/eval/loss.tsv", "loss"), Some("eval/loss"));
+        assert_eq!(dvclive_metric("plots/metrics/a/b/c.tsv.gz", "c"), Some("a/b/c"));
+        for (path, column) in [
+            ("plots/metrics/loss.tsv", "loss"),
+            ("plots/metrics/eval/loss.tsv", "x"),
+            ("myplots/metrics/eval/loss.tsv", "loss"),
+            ("plots/metrics/eval/loss.csv", "loss"),
+        ] {
+            assert_eq!(dvclive_metric(path, column), None, "{path}");
+        }
+    }
+
+    #[test]
     fn triples() {
         let of = |text: &str| triple(text.as_bytes()).map(|triple| (triple.step, triple.value.map(f64::to_bits)));
         assert_eq!(of("[1748869402.7, 250, 107.25]"), Ok((250.0, Some(107.25f64.to_bits()))));
@@ -255,7 +281,14 @@ mod tests {
         assert!(matches!(of("[1.5, 3, 1, 2]"), Err(Stop::Invalid { .. })));
         assert!(matches!(of("[1.5, 3, {}]"), Err(Stop::Invalid { .. })));
         assert!(is_json_chart(b"[[1748869402.7, 250, 107.25], [1"));
-        for other in ["[]", "[1, 2, 3]", "[[1, 2], [3, 4]]", "[[0.5, 0.25, 0.125]]", "{\"a\": [[1, 2, 3]]}"] {
+        for other in [
+            "[]",
+            "[1, 2, 3]",
+            "[[1, 2], [3, 4]]",
+            "[[0.5, 0.25, 0.125]]",
+            "[[1200.0,0,960.0],[0,1200.0,540.0]]",
+            "{\"a\": [[1, 2, 3]]}",
+        ] {
             assert!(!is_json_chart(other.as_bytes()), "{other}");
         }
     }

@@ -16,6 +16,13 @@ use crate::wire::numbers::{self, number_at, parse_f64, parse_text_value};
 const LOOKS: u8 = 4;
 /// Lines that a quoted name in a header may span.
 const HEADER_LINES: u64 = 4;
+const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
+/// Lines like rows of the table in one quoted text that make its quotes stray ones, however they close.
+const MOST_ROWS: usize = 64;
+/// Columns that name the run of a row.
+const RUN_NAMES: &[&str] = &["run", "run_id", "run_name", "run id", "run name", "runid"];
+/// Bytes of such a name that are compared.
+const RUN_NAME: usize = 256;
 /// Records among which a repetition is a duplicate, as in the builder.
 const RECENT: usize = 64;
 
@@ -51,6 +58,11 @@ pub(super) struct Table<'r> {
     /// Inside a run of NUL bytes.
     in_nul: bool,
     told_extra: bool,
+    /// Where the column stands that names the run of each row, and the name in the first one.
+    run_column: Option<usize>,
+    run: Option<Vec<u8>>,
+    /// Its rows are of more than one run.
+    pub several_runs: bool,
     pub is_pointer: bool,
     /// The file ended before its header did.
     pub cut_header: bool,
@@ -83,8 +95,11 @@ struct Scanned {
     extra: bool,
     /// A quoted cell holds a line end.
     spans_lines: bool,
-    /// A cell that should be a number holds a NUL byte.
+    /// A cell that should be a number held NUL bytes, and was read without them; or could not be read.
     has_nul: bool,
+    lost_to_nul: bool,
+    /// A quoted cell that is believed holds a line like a row of the table.
+    holds_row: bool,
     /// A value is NaN or an infinity.
     has_bad: bool,
 }
@@ -97,7 +112,7 @@ enum Step {
 }
 
 impl<'r> Table<'r> {
-    /// The table of a file of this name.
+    /// The table of a file of this path.
     pub fn new(request: &'r Request, file: &'r str) -> Self {
         Self {
             request,
@@ -115,6 +130,9 @@ impl<'r> Table<'r> {
             after_return: false,
             in_nul: false,
             told_extra: false,
+            run_column: None,
+            run: None,
+            several_runs: false,
             is_pointer: false,
             cut_header: false,
         }
@@ -195,7 +213,10 @@ impl<'r> Table<'r> {
     /// The columns from here on are those of `header`.
     fn begin_table(&mut self, header: &Header, written: &[u8], into: &mut Builder<'_>) {
         if self.columns.is_empty() && self.seeker.passed > 0 {
-            let detail = format!("{} lines before the header", self.seeker.passed);
+            let detail = match self.seeker.passed {
+                1 => "a line before the header".to_owned(),
+                lines => format!("{lines} lines before the header"),
+            };
             self.fault(FaultKind::Stray, &detail, into);
         }
         let most = into.limits().columns;
@@ -212,6 +233,9 @@ impl<'r> Table<'r> {
             let name = match name.as_str() {
                 // As pandas calls them, and those that repeat.
                 "" => format!("Unnamed: {index}"),
+                name if export::dvclive_metric(self.file, name).is_some() => {
+                    export::dvclive_metric(self.file, name).unwrap_or(name).to_owned()
+                }
                 _ if is_chart && index == 2 => export::metric_of(self.file).to_owned(),
                 name => name.to_owned(),
             };
@@ -226,6 +250,23 @@ impl<'r> Table<'r> {
             let is_step = Known(Some(self.request)).is_step(&unique);
             self.columns.push(Planned { id: column.id, want: column.want, is_step, looks: 0 });
             self.names.push(unique);
+        }
+        let names_run = |name: &String| RUN_NAMES.iter().any(|run| name.eq_ignore_ascii_case(run));
+        let has_steps = self.columns.iter().any(|column| column.is_step);
+        self.run_column =
+            self.names.iter().position(names_run).filter(|column| has_steps && !self.columns[*column].is_step);
+    }
+
+    /// Looks at which run a row is of.
+    fn note_run(&mut self, record: &[u8]) {
+        let Some(column) = self.run_column.filter(|_| !self.several_runs) else { return };
+        let Some(cell) = cells(record, self.delimiter, Quotes::Rfc4180).nth(column) else { return };
+        let name = cell.content(record, &mut self.scratch).trim_ascii();
+        let name = &name[..name.len().min(RUN_NAME)];
+        match &self.run {
+            _ if name.is_empty() => {}
+            None => self.run = Some(name.to_vec()),
+            Some(run) => self.several_runs = run != name,
         }
     }
 
@@ -284,7 +325,8 @@ impl<'r> Table<'r> {
 
     // --- rows ------------------------------------------------------------------------------------------------------
 
-    fn row(&mut self, rest: &[u8], into: &mut Builder<'_>) -> Step {
+    /// The record at the begin of `rest`; `at_end`: nothing follows `rest`.
+    fn row(&mut self, rest: &[u8], at_end: bool, into: &mut Builder<'_>) -> Step {
         let is_number = matches!(rest[0], b'0'..=b'9' | b'-' | b'+' | b'.');
         if !is_number && let Some(step) = self.header_again(rest, into) {
             return step;
@@ -295,7 +337,9 @@ impl<'r> Table<'r> {
                 Ok(scanned) => break scanned,
                 Err(Stop::Open) => return Step::More,
                 Err(stop @ (Stop::OpenQuote(at) | Stop::StrayQuote(at))) => {
-                    let is_over = matches!(stop, Stop::StrayQuote(_)) || rest.len() >= into.limits().record;
+                    let is_over = matches!(stop, Stop::StrayQuote(_))
+                        || rest.len() >= into.limits().record
+                        || (at_end && self.stays_open(rest, at));
                     let end = memchr2(b'\n', b'\r', &rest[at..]).filter(|_| is_over && literal == usize::MAX);
                     let Some(end) = end else { return Step::More };
                     self.fault(FaultKind::Unparsable, "a quote that is never closed", into);
@@ -312,6 +356,7 @@ impl<'r> Table<'r> {
                 self.heads[self.heads_next] = brief(&bytes[..scanned.head]);
                 self.heads_next = (self.heads_next + 1) % RECENT;
             }
+            self.note_run(bytes);
             into.end_row(Some(fingerprint(bytes)));
             if into.wants_changed() {
                 self.columns.iter_mut().for_each(|column| column.want = into.want(column.id));
@@ -336,8 +381,13 @@ impl<'r> Table<'r> {
             }
             return false;
         }
-        if scanned.has_nul {
-            self.fault(FaultKind::Stray, "NUL bytes in a cell", into);
+        if scanned.lost_to_nul {
+            self.fault(FaultKind::Unparsable, "NUL bytes in a cell, which is no number without them", into);
+        } else if scanned.has_nul {
+            self.fault(FaultKind::Stray, "NUL bytes in a cell, which was read without them", into);
+        }
+        if scanned.holds_row {
+            self.fault(FaultKind::Stray, "a quoted text in which a line reads as a row: it is taken as text", into);
         }
         if scanned.extra && !self.told_extra {
             self.told_extra = true;
@@ -410,7 +460,7 @@ impl<'r> Table<'r> {
                 return Ok(scanned);
             }
             let found = cell(bytes, at, delimiter, quotes(at));
-            self.check(bytes, at, &found, &mut scanned)?;
+            self.check(bytes, at, index, &found, &mut scanned)?;
             let planned = &mut self.columns[index];
             give(planned, &found, bytes, delimiter, &mut self.scratch, &mut scanned, into);
             if found.ended == Ended::Line {
@@ -422,7 +472,7 @@ impl<'r> Table<'r> {
         // What lies beyond the columns.
         loop {
             let found = cell(bytes, at, delimiter, quotes(at));
-            self.check(bytes, at, &found, &mut scanned)?;
+            self.check(bytes, at, self.columns.len(), &found, &mut scanned)?;
             let is_blank = found.start == found.end || bytes[found.start..found.end].trim_ascii().is_empty();
             scanned.cells += usize::from(!is_blank);
             scanned.extra |= !is_blank;
@@ -436,15 +486,26 @@ impl<'r> Table<'r> {
     }
 
     /// Whether a cell is whole, and if its quotes hold line ends, whether they are to be believed.
-    fn check(&self, bytes: &[u8], at: usize, cell: &Cell, scanned: &mut Scanned) -> Result<(), Stop> {
+    fn check(&self, bytes: &[u8], at: usize, index: usize, cell: &Cell, scanned: &mut Scanned) -> Result<(), Stop> {
         let inside = &bytes[cell.start..cell.end];
         if (cell.quoted || inside.first() == Some(&b'"'))
             && let Some(first) = memchr2(b'\n', b'\r', inside)
         {
             scanned.spans_lines = true;
             // Text behind the closing quote of several lines: two stray quotes make the pair.
-            if !cell.quoted || self.holds_row(&inside[first..]) {
+            if !cell.quoted {
                 return Err(Stop::StrayQuote(at));
+            }
+            match self.rows_in(&inside[first..]) {
+                0 => {}
+                MOST_ROWS.. => return Err(Stop::StrayQuote(at)),
+                _ if cell.ended == Ended::OpenQuote => {}
+                _ => match self.is_whole(bytes, index, cell) {
+                    Some(true) => scanned.holds_row = true,
+                    Some(false) => return Err(Stop::StrayQuote(at)),
+                    // What follows may still make the quote a stray one.
+                    None => return Err(Stop::OpenQuote(at)),
+                },
             }
         }
         match cell.ended {
@@ -454,16 +515,40 @@ impl<'r> Table<'r> {
         }
     }
 
-    /// Whether a whole line of a quoted text, which begins with a line end, reads as a row of this table. Nothing after
-    /// that line is looked at, so that a cut behind it changes nothing.
-    fn holds_row(&self, mut text: &[u8]) -> bool {
-        let count = self.columns.len();
-        if count < 2 {
-            return false;
+    /// Whether the quoted cell that begins at `at` is open at the end of the slice and holds a row of the table.
+    fn stays_open(&self, bytes: &[u8], at: usize) -> bool {
+        let cell = cell(bytes, at, self.delimiter, Quotes::Rfc4180);
+        let inside = &bytes[cell.start..cell.end];
+        let first = memchr2(b'\n', b'\r', inside).filter(|_| cell.ended == Ended::OpenQuote);
+        first.is_some_and(|first| self.rows_in(&inside[first..]) > 0)
+    }
+
+    /// Whether the record has as many cells as the table has columns, `cell` being that of column `index`; `None` if the
+    /// slice ends before that is known.
+    fn is_whole(&self, bytes: &[u8], index: usize, cell: &Cell) -> Option<bool> {
+        let (mut count, mut ended, mut at) = (index + 1, cell.ended, cell.next);
+        while count <= self.columns.len() && ended == Ended::Delimiter {
+            let next = self::cell(bytes, at, self.delimiter, Quotes::Rfc4180);
+            (count, ended, at) = (count + 1, next.ended, next.next);
         }
-        loop {
+        match ended {
+            _ if count > self.columns.len() => Some(false),
+            Ended::Line => Some(count == self.columns.len()),
+            Ended::Delimiter => Some(false),
+            Ended::Open | Ended::OpenQuote => None,
+        }
+    }
+
+    /// How many whole lines of a quoted text, which begins with a line end, read as rows of this table; at most
+    /// [`MOST_ROWS`]. Nothing after these is looked at, so that a cut behind them changes nothing.
+    fn rows_in(&self, mut text: &[u8]) -> usize {
+        let (count, mut rows) = (self.columns.len(), 0);
+        if count < 2 {
+            return 0;
+        }
+        while rows < MOST_ROWS {
             text = &text[line_end(text, 0)..];
-            let Some(end) = memchr2(b'\n', b'\r', text) else { return false };
+            let Some(end) = memchr2(b'\n', b'\r', text) else { break };
             let line = &text[..end];
             let (mut found, mut steps, mut values, mut others, mut wrong) = (0, 0, 0, 0, false);
             for cell in cells(line, self.delimiter, Quotes::Literal) {
@@ -480,11 +565,10 @@ impl<'r> Table<'r> {
                     numbers::Cell::Missing => {}
                 }
             }
-            if !wrong && found == count && (steps > 0 || (values > 0 && others == 0)) {
-                return true;
-            }
+            rows += usize::from(!wrong && found == count && (steps > 0 || (values > 0 && others == 0)));
             text = &text[end..];
         }
+        rows
     }
 
     // --- the end of the file ---------------------------------------------------------------------------------------
@@ -515,6 +599,16 @@ impl<'r> Table<'r> {
             }
         }
         let Some(last) = found.last().copied() else { return };
+        let holds_row = |cell: &Cell| {
+            let inside = &rest[cell.start..cell.end];
+            let first = memchr2(b'\n', b'\r', inside).filter(|_| cell.quoted && cell.ended != Ended::OpenQuote);
+            first.is_some_and(|first| self.rows_in(&inside[first..]) > 0)
+        };
+        if found.iter().any(holds_row) {
+            // Whether its quotes are stray ones depends on what the end cut off.
+            self.fault(FaultKind::Truncated, "the file ends inside a record", into);
+            return;
+        }
         let is_open = last.ended != Ended::Delimiter;
         let closed = found.len() - usize::from(is_open);
         let mut scanned = Scanned::default();
@@ -526,7 +620,9 @@ impl<'r> Table<'r> {
         if is_open {
             let planned = &mut self.columns[closed];
             let content = last.content(rest, &mut self.scratch);
-            let word = open_word(content).filter(|_| last.ended == Ended::Open && planned.want != Want::Note);
+            let stripped = memchr(0, content).map(|_| without_nul(content));
+            let word = open_word(stripped.as_deref().unwrap_or(content))
+                .filter(|_| last.ended == Ended::Open && planned.want != Want::Note);
             if let Some(value) = word {
                 into.number(planned.id, value);
                 last_is_bad = !planned.is_step;
@@ -631,6 +727,25 @@ fn give(
     if parsed == numbers::Cell::Text && delimiter == Delimiter::Byte(b';') {
         parsed = decimal_comma(content).map_or(parsed, numbers::Cell::Value);
     }
+    if parsed == numbers::Cell::Text && planned.want != Want::Note && memchr(0, content).is_some() {
+        // A crash left them, or UTF-16 was appended to bytes of another encoding.
+        let rest = without_nul(content);
+        parsed = parse_text_value(&rest);
+        scanned.has_nul = true;
+        if planned.is_step
+            && let Some((step, stop)) = whole_at(&rest, 0)
+            && stop == rest.len()
+        {
+            scanned.blank = false;
+            scanned.has_number = true;
+            into.whole_step(planned.id, step);
+            return;
+        }
+        if !matches!(parsed, numbers::Cell::Value(_)) {
+            scanned.lost_to_nul = true;
+            parsed = numbers::Cell::Text;
+        }
+    }
     match parsed {
         numbers::Cell::Missing => return,
         numbers::Cell::Value(value) => {
@@ -644,12 +759,19 @@ fn give(
         }
         numbers::Cell::Text if planned.want == Want::Note => into.filled(planned.id, false),
         numbers::Cell::Text => {
-            scanned.has_nul |= content.contains(&0);
             into.text(planned.id, &String::from_utf8_lossy(content));
         }
     }
     planned.looks = planned.looks.saturating_add(1);
     scanned.blank = false;
+}
+
+/// What a cell holds besides NUL bytes, without the quotes that these kept from being seen.
+fn without_nul(content: &[u8]) -> Vec<u8> {
+    let rest: Vec<u8> = content.iter().copied().filter(|byte| *byte != 0).collect();
+    let rest = rest.trim_ascii();
+    let quoted = rest.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\""));
+    quoted.unwrap_or(rest).trim_ascii().to_vec()
 }
 
 /// A number with a comma for its point, as spreadsheets write beside semicolons.
@@ -686,14 +808,9 @@ pub(super) fn open_word(text: &[u8]) -> Option<f64> {
 impl StreamDecoder for Table<'_> {
     fn feed(&mut self, window: &[u8], at: u64, end: bool, into: &mut Builder<'_>) -> Progress {
         let mut used = 0;
-        if at == 0 {
-            if is_git_lfs_pointer(window) {
-                self.is_pointer = true;
-                return Progress::Used(window.len());
-            }
-            if window.starts_with(b"\xEF\xBB\xBF") {
-                used = 3;
-            }
+        if at == 0 && is_git_lfs_pointer(window) {
+            self.is_pointer = true;
+            return Progress::Used(window.len());
         }
         while let Some(first) = window.get(used) {
             let rest = &window[used..];
@@ -714,6 +831,12 @@ impl StreamDecoder for Table<'_> {
                     used += self.end_line(rest, 0);
                     continue;
                 }
+                // Of a block that was appended, or of the file.
+                0xEF if rest.starts_with(BYTE_ORDER_MARK) => {
+                    used += BYTE_ORDER_MARK.len();
+                    continue;
+                }
+                0xEF if !end && BYTE_ORDER_MARK.starts_with(rest) => return Progress::Used(used),
                 // A file system that crashed leaves them before what is appended later.
                 0 => {
                     if !in_nul {
@@ -728,7 +851,7 @@ impl StreamDecoder for Table<'_> {
             if self.columns.is_empty() && self.seeker.gave_up() {
                 return Progress::Used(window.len());
             }
-            let step = if self.columns.is_empty() { self.seek(rest, into) } else { self.row(rest, into) };
+            let step = if self.columns.is_empty() { self.seek(rest, into) } else { self.row(rest, end, into) };
             match step {
                 Step::Used(length) => used += length,
                 Step::More if end => {
