@@ -1,6 +1,7 @@
 //! Takes rows from a reader and owns the policy that all formats share: which series are wanted, the step axis,
 //! duplicates, limits, faults. A reader that uses it cannot allocate by a number from its file.
 
+mod counter;
 pub mod points;
 
 use std::collections::HashMap;
@@ -16,6 +17,7 @@ use crate::model::{
 use crate::read::axis::AxisBuilder;
 use crate::read::clock;
 use crate::read::series::{Point, SeriesBuilder, is_reduced, kept};
+use counter::Counter;
 use points::Points;
 
 /// What the user asks of every recording of a scan.
@@ -105,6 +107,7 @@ pub struct Builder<'a> {
     step_rank: Option<StepRank>,
     step_name: Option<String>,
     step_is_firm: bool,
+    counter: Counter,
     wants_changed: bool,
     recent: Vec<u64>,
     recent_next: usize,
@@ -154,6 +157,7 @@ impl<'a> Builder<'a> {
             step_rank: None,
             step_name: None,
             step_is_firm: false,
+            counter: Counter::default(),
             wants_changed: false,
             recent: Vec::new(),
             recent_next: 0,
@@ -243,7 +247,7 @@ impl<'a> Builder<'a> {
     pub fn want(&self, id: u32) -> Want {
         match self.uses[id as usize] {
             Use::Step { rank, fraction } => match self.step_rank {
-                Some(chosen) if self.step_is_firm && chosen < rank => Want::Note,
+                Some(chosen) if self.step_is_firm && chosen < rank && !self.counter.watches(rank) => Want::Note,
                 _ if fraction => Want::Text,
                 _ => Want::Number,
             },
@@ -495,6 +499,11 @@ impl<'a> Builder<'a> {
         let (_, step, fractional) = *self.row.steps.iter().rev().find(|(rank, ..)| *rank == chosen)?;
         if fractional {
             self.axis.fractional();
+        }
+        if self.counter.has_doubt() {
+            let (step, decided) = self.counter.step(step, &self.row.steps, chosen == 0);
+            self.wants_changed |= decided;
+            return Some(step);
         }
         Some(step)
     }

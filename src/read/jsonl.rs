@@ -403,6 +403,37 @@ mod tests {
     }
 
     #[test]
+    fn a_step_that_begins_anew_with_every_epoch_is_counted_on() {
+        let row = |epoch: u32, iter: u32, norm: f32| {
+            format!("{{\"mode\":\"train\",\"epoch\":{epoch},\"iter\":{iter},\"grad_norm\":{norm:?}}}\n")
+        };
+        let rows = |epochs: std::ops::RangeInclusive<u32>, norm: f32| -> String {
+            epochs.flat_map(|epoch| (1..=5).map(move |k| row(epoch, 50 * k, norm))).collect()
+        };
+        let recording = read(rows(1..=6, 1.5));
+        let steps: Vec<i64> = points(&recording, "grad_norm").iter().map(|(step, _)| *step).collect();
+        assert_eq!(steps, (1..=30).map(|k| 50 * k).collect::<Vec<_>>());
+        assert_eq!((recording.axis.attempts.len(), recording.axis.step_name.as_deref()), (1, Some("iter")));
+        // Resumed from the end of the third epoch; then from the beginning.
+        let recording = read(rows(1..=6, 1.5) + &rows(4..=7, 2.5) + &rows(1..=2, 3.5));
+        let found: Vec<_> = recording.axis.attempts.iter().map(|a| (a.first_step, a.last_step, a.training)).collect();
+        assert_eq!(found, [(50, 1500, 1), (800, 1750, 1), (50, 500, 2)]);
+    }
+
+    #[test]
+    fn a_step_that_goes_on_with_the_epoch_stays_one() {
+        let row = |epoch: f64, step: u32| format!("{{\"epoch\":{epoch},\"step\":{step},\"grad_norm\":1.5}}\n");
+        for epoch in [|step: u32| f64::from(step / 10), |step: u32| f64::from(step) / 10.0] {
+            let text: String = (0..40).map(|step| row(epoch(step), step)).collect();
+            // And a restart, which begins with the first epoch.
+            let again = text[..text.len() / 2].replace("1.5", "2.5");
+            let recording = read([text, again].concat());
+            assert_eq!(recording.axis.step_name.as_deref(), Some("step"));
+            assert_eq!((recording.axis.attempts.len(), recording.axis.trainings()), (2, 2));
+        }
+    }
+
+    #[test]
     fn utf16_with_byte_order_mark() {
         let text = "{\"step\": 1, \"grad_norm\": NaN}\r\n{\"step\": 2, \"grad_norm\": 1}\r\n";
         let bytes: Vec<u8> = std::iter::once(0xfeff).chain(text.encode_utf16()).flat_map(u16::to_le_bytes).collect();

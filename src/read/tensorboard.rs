@@ -214,9 +214,10 @@ impl<'s> Decoder<'s> {
         }
         Some(match self.lost {
             Some(_) => Rejected::unreadable("not-a-recording", format!("no record in its {} bytes", self.length)),
-            None => {
-                Rejected::unreadable("cut-header", format!("its {} bytes end inside the first record", self.length))
-            }
+            None => Rejected::unreadable(
+                "cut-header",
+                format!("it ends inside the first record, after {} of its bytes", self.length),
+            ),
         })
     }
 
