@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -16,6 +17,7 @@ import pyarrow as pa
 import pytest
 
 import gradscan as gs
+from conftest import ROOT, Count
 from makers import NAN, Training, norms, plain_jsonl, rlprobe_run, trainer_state
 
 Pack = Callable[[bytes], bytes]
@@ -116,6 +118,36 @@ def test_archive_says_what_its_folder_says(
         assert scan.faults.height == 0
         assert scan.runs["directory"].to_list() == [f"{name}/{folder}" for folder in ("a", "b", "c/deep/er", "d")]
     assert len(gs.read_all(home / name)) == 4
+
+
+@pytest.mark.parametrize("name", ["runs.tar", "runs.tar.gz", "runs.zip", ".gz", ".zst"])
+def test_every_fixture_says_the_same_when_packed(tmp_path: Path, name: str, count: Count) -> None:
+    """All event files, tables and JSON Lines of tests/data, in an archive or each compressed by itself."""
+    plain, packed = tmp_path / "plain", tmp_path / "packed"
+    for kind in ("tensorboard", "csv", "jsonl"):
+        shutil.copytree(ROOT / "tests" / "data" / kind, plain / kind)
+    packed.mkdir()
+    match name:
+        case "runs.tar":
+            (packed / name).write_bytes(tar(plain))
+        case "runs.tar.gz":
+            (packed / name).write_bytes(gzip.compress(tar(plain)))
+        case "runs.zip":
+            (packed / name).write_bytes(zipped(plain))
+        case _:
+            pack = gzip.compress if name == ".gz" else zstd
+            for path in filter(Path.is_file, plain.rglob("*")):
+                target = packed / f"{path.relative_to(plain)}{name}"
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(pack(path.read_bytes()))
+    want, scan = said(gs.scan(plain, progress=False)), gs.scan(packed, progress=False)
+    prefix, suffix = ("", name) if name.startswith(".") else (f"{name}/", "")
+    got = said(scan, prefix, suffix)
+    # Another name, another order: runs are compared as sets.
+    assert sorted(map(str, got["runs"])) == sorted(map(str, want["runs"]))  # type: ignore[call-overload]
+    assert sorted(got["findings"]) == sorted(want["findings"])  # type: ignore[call-overload]
+    assert len(scan) > 60
+    count(f"fixtures packed as {name}", len(scan))
 
 
 @pytest.mark.parametrize(("suffix", "pack"), [(".gz", gzip.compress), (".zst", zstd)])
