@@ -473,15 +473,9 @@ def tensorboard_neighbours(home: Path) -> None:
 # --- hostile ---------------------------------------------------------------------------------------------------------
 
 
-def varint(value: int) -> bytes:
-    """A number as Thrift's compact protocol writes it: zigzag, then groups of seven bits."""
-    value *= 2
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+def zigzag(value: int) -> bytes:
+    """A number that is not negative as Thrift's compact protocol writes it."""
+    return ef.varint(2 * value)
 
 
 def parquet_run(directory: Path, forge: Callable[[bytes, pq.FileMetaData], bytes]) -> None:
@@ -530,10 +524,10 @@ def page_forged(whole: bytes, metadata: pq.FileMetaData, sizes: Callable[[int, i
                 break
         numbers.append(value // 2)
     uncompressed, compressed = sizes(numbers[0], numbers[1])
-    header = b"\x15" + varint(uncompressed) + b"\x15" + varint(compressed)
+    header = b"\x15" + zigzag(uncompressed) + b"\x15" + zigzag(compressed)
     forged = whole[: at + 2] + header + fields[used:]
-    before = b"\x16" + varint(plain) + b"\x16" + varint(stored)
-    after = b"\x16" + varint(plain) + b"\x16" + varint(stored + len(header) - used)
+    before = b"\x16" + zigzag(plain) + b"\x16" + zigzag(stored)
+    after = b"\x16" + zigzag(plain) + b"\x16" + zigzag(stored + len(header) - used)
     return footer_forged(forged, lambda footer: replace_once(footer, before, after))
 
 
@@ -600,7 +594,7 @@ def hostile(home: Path) -> None:
 
     parquet_run(home / "forged-footer-length", lambda whole, _: whole[:-8] + struct.pack("<I", 0xFFFF_FFF0) + b"PAR1")
     parquet_run(home / "cut-footer", lambda whole, _: whole[: len(whole) - 40])
-    rows_before, rows_after = b"\x16" + varint(16) + b"\x19", b"\x16" + varint(2**40) + b"\x19"
+    rows_before, rows_after = b"\x16" + zigzag(16) + b"\x19", b"\x16" + zigzag(2**40) + b"\x19"
     parquet_run(
         home / "forged-rows",
         lambda whole, _: footer_forged(whole, lambda footer: replace_once(footer, rows_before, rows_after)),
