@@ -27,6 +27,7 @@ from tensorboardX import SummaryWriter
 import event_files as ef
 import gradscan as gs
 from conftest import ROOT, Count
+from gradscan import api
 from makers import INF, NAN, Training, git_lfs_pointer, norms
 from tensorboard_readers import DataServer, Points, accumulated, served
 
@@ -763,7 +764,7 @@ def test_show_points_at_the_bad_row_of_its_attempt(tmp_path: Path) -> None:
         rows = [(k, NAN if (number, k) == (1, 50) else 1.0) for k in range(100)]
         payloads = [ef.event(k, ef.summary(ef.simple(NORM, norm)), 1.7e9 + 1000 * number + k) for k, norm in rows]
         ef.event_file(tmp_path, payloads, name=f"events.out.tfevents.{1_700_000_000 + number}.host.1.0")
-    view = gs.api.around(tmp_path)
+    view = api.around(tmp_path)
     assert view.frame["step"][view.row] == 50
     assert view.marks == {(view.row, NORM): "nan"}
     explanation = only(scan(tmp_path).findings)["explanation"]
@@ -776,3 +777,15 @@ def test_an_evaluation_directory_is_one_wherever_the_scan_starts(tmp_path: Path)
     ef.event_file(home, payloads)
     for path in (tmp_path, home, next(home.iterdir())):
         assert run_of(scan(path))["status"] == "not_assessable", path
+
+
+def test_a_bad_loss_is_compared_with_the_loss_before_it(tmp_path: Path) -> None:
+    """The gradient norm of the same step is fine too, but it is another number."""
+    rows = [(k, 0.25, NAN if k == 50 else 3.0) for k in range(100)]
+    payloads = [
+        ef.event(k, ef.summary(ef.simple(LOSS, loss), ef.simple(NORM, norm)), 1.7e9 + k) for k, norm, loss in rows
+    ]
+    ef.event_file(tmp_path, payloads)
+    bad = only(scan(tmp_path).findings)
+    assert (bad["metric"], bad["first_step"], bad["last_good_step"], bad["last_good_value"]) == (LOSS, 50, 49, 3.0)
+    assert bad["confidence"] == 0.70
