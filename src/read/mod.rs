@@ -2,6 +2,8 @@
 //! path on disk, so that it can be cut, flipped and fuzzed without a file.
 
 pub mod axis;
+#[cfg(feature = "parquet")]
+pub mod broken;
 pub mod builder;
 mod clock;
 pub mod csv;
@@ -13,6 +15,8 @@ mod parquet_columns;
 #[cfg(feature = "parquet")]
 pub mod rlprobe;
 mod series;
+#[cfg(feature = "tables")]
+pub mod table;
 pub mod tensorboard;
 #[cfg(test)]
 pub(crate) mod testing;

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::broken::Broken;
 use super::{Ranges, is_git_lfs_pointer};
 use crate::model::{FaultKind, Limits};
 use crate::wire::parquet_pages::{
@@ -33,33 +34,6 @@ const LARGEST_RATIO: usize = 22;
 /// Rows that a file of no size may hold, and more for each of its bytes. A step column alone takes a bit a row.
 const ROWS_FREE: u64 = 1 << 20;
 const ROWS_PER_BYTE: u64 = 64;
-
-/// What is wrong with a file or one of its columns.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Broken {
-    /// For [`Rejected::Unreadable`](super::Rejected::Unreadable), where nothing else is left to read.
-    pub code: &'static str,
-    /// For a fault else.
-    pub kind: FaultKind,
-    /// Offset in the file.
-    pub at: u64,
-    /// In plain words.
-    pub detail: String,
-}
-
-impl Broken {
-    fn new(code: &'static str, kind: FaultKind, at: u64, detail: impl Into<String>) -> Self {
-        Self { code, kind, at, detail: detail.into() }
-    }
-
-    pub fn io(at: u64, error: &std::io::Error) -> Self {
-        Self::new("io-error", FaultKind::Io, at, error.to_string())
-    }
-
-    fn damage(at: u64, what: impl Into<String>) -> Self {
-        Self::new("cut-header", FaultKind::Unparsable, at, what)
-    }
-}
 
 /// Bytes of the file that are at hand.
 #[derive(Clone, Debug, Default)]

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 
 use memchr::memmem;
 
-use super::parquet_columns::{Broken, Scratch, Table};
+use super::broken::Broken;
+use super::parquet_columns::{Scratch, Table};
 use super::{About, Builder, Confidence, Progress, Reader, Rejected, Session, StreamDecoder, Want, clock};
 use crate::model::checkpoint_name::Unit;
 use crate::model::{

@@ -1,0 +1,3 @@
+//! Tables that hold the rows of many runs, as Arrow batches: from Parquet and Arrow files, and from frames in memory.
+
+pub mod file;
