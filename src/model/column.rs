@@ -30,13 +30,21 @@ impl<T: Copy> Chunks<T> {
 
     /// Appends values.
     #[inline]
-    pub fn extend(&mut self, values: &[T]) {
-        match self.chunks.last_mut() {
-            Some(chunk) if chunk.len() + values.len() <= CHUNK => {
-                chunk.extend_from_slice(values);
-                self.len += values.len();
+    pub fn extend(&mut self, mut values: &[T]) {
+        while let Some(first) = values.first() {
+            let room = self.chunks.last().map_or(0, |chunk| CHUNK - chunk.len());
+            match self.chunks.last_mut() {
+                Some(chunk) if room > 0 => {
+                    let (now, later) = values.split_at(room.min(values.len()));
+                    chunk.extend_from_slice(now);
+                    self.len += now.len();
+                    values = later;
+                }
+                _ => {
+                    self.push(*first);
+                    values = &values[1..];
+                }
             }
-            _ => values.iter().for_each(|value| self.push(*value)),
         }
     }
 
@@ -153,6 +161,22 @@ impl Ints {
         self.push_irregular(value);
     }
 
+    /// Appends `count` values that rise by one.
+    pub fn extend_by_one(&mut self, first: i64, count: usize) {
+        let mut value = first;
+        let end = first.saturating_add_unsigned(count as u64);
+        while value < end {
+            self.push(value);
+            value += 1;
+            // Two values make a stretch that goes on by itself.
+            if self.plain.is_none() && self.stretches.last().is_some_and(|s| s.stride == 1 && self.len - s.at > 1) {
+                self.len += (end - value) as usize;
+                self.last = end - 1;
+                return;
+            }
+        }
+    }
+
     fn push_irregular(&mut self, value: i64) {
         if let Some(plain) = &mut self.plain {
             plain.push(value);
@@ -259,6 +283,26 @@ impl Deltas {
         self.last = value;
     }
 
+    /// Appends `count` values that rise by one.
+    pub fn extend_by_one(&mut self, first: i64, count: usize) {
+        const ONE: [u8; 256] = [2; 256];
+        let mut left = count;
+        while left > 0 {
+            let value = first + (count - left) as i64;
+            let until_mark = (Self::MARK - self.len % Self::MARK) % Self::MARK;
+            if until_mark == 0 || value.wrapping_sub(self.last) != 1 {
+                self.push(value);
+                left -= 1;
+                continue;
+            }
+            let now = left.min(until_mark).min(ONE.len());
+            self.bytes.extend(&ONE[..now]);
+            self.len += now;
+            self.last += now as i64;
+            left -= now;
+        }
+    }
+
     /// Number of values.
     pub fn len(&self) -> usize {
         self.len
@@ -308,14 +352,23 @@ impl Intervals {
     const KINDS: usize = 256;
 
     /// Counts one difference. Beyond 256 different ones, new ones are left out.
+    #[inline]
     pub fn add(&mut self, difference: i64) {
+        self.add_all(difference, 1);
+    }
+
+    /// Counts `count` equal differences.
+    pub fn add_all(&mut self, difference: i64, count: u64) {
+        if count == 0 {
+            return;
+        }
         let known = self.counts.iter().position(|(known, _)| *known == difference);
         match known {
-            Some(index) => self.counts[index].1 += 1,
-            None if self.counts.len() < Self::KINDS => self.counts.push((difference, 1)),
+            Some(index) => self.counts[index].1 += count,
+            None if self.counts.len() < Self::KINDS => self.counts.push((difference, count)),
             None => return,
         }
-        self.total += 1;
+        self.total += count;
     }
 
     /// The (lower) median difference.
@@ -369,6 +422,38 @@ mod tests {
                 prop_assert_eq!(deltas.get(index), values.get(index).copied());
             }
         }
+    }
+
+    #[test]
+    fn stretches_that_rise_by_one_equal_a_vector() {
+        for counts in [vec![1usize, 2, 5000, 1, 300], vec![4096, 4096], vec![70_000, 3], vec![1; 50]] {
+            let (mut ints, mut deltas, mut want) = (Ints::default(), Deltas::default(), Vec::new());
+            let mut first = -7;
+            for count in counts {
+                ints.extend_by_one(first, count);
+                deltas.extend_by_one(first, count);
+                want.extend(first..first + count as i64);
+                // Every other stretch goes on where the last one ended.
+                first = want.last().unwrap() + 1 + (count as i64 % 2) * 10;
+            }
+            assert_eq!(ints.iter().collect::<Vec<_>>(), want);
+            let got: Vec<i64> = (0..want.len()).map(|index| deltas.get(index).unwrap()).collect();
+            assert_eq!((got, deltas.len(), deltas.last()), (want.clone(), want.len(), want.last().copied()));
+        }
+    }
+
+    #[test]
+    fn chunks_extended_at_once_equal_a_vector() {
+        let mut chunks = Chunks::default();
+        let values: Vec<u32> = (0..300_000).collect();
+        let mut rest = values.as_slice();
+        for count in [1, 65_535, 1, 100_000, 133_463, 0, 1000] {
+            let (now, later) = rest.split_at(count);
+            chunks.extend(now);
+            rest = later;
+        }
+        assert!(rest.is_empty());
+        assert_eq!((chunks.iter().collect::<Vec<_>>(), chunks.len()), (values.clone(), values.len()));
     }
 
     #[test]

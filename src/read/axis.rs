@@ -65,6 +65,26 @@ impl AxisBuilder {
         passed
     }
 
+    /// Adds steps that rise, and above the newest one, of rows from `record` on.
+    pub fn push_rising(&mut self, steps: &[i64], record: u64) {
+        let (Some(current), [.., last]) = (self.attempts.last_mut(), steps) else { return };
+        current.last_step = current.last_step.max(*last);
+        let (mut previous, mut stride, mut count) = (self.previous, 0, 0);
+        for step in steps {
+            let difference = step.saturating_sub(previous);
+            previous = *step;
+            if difference != stride {
+                self.intervals.add_all(stride, count);
+                (stride, count) = (difference, 0);
+            }
+            count += 1;
+        }
+        self.intervals.add_all(stride, count);
+        self.rows += steps.len() as u64;
+        self.previous = *last;
+        self.previous_record = record + steps.len() as u64 - 1;
+    }
+
     /// Number of rows.
     pub fn rows(&self) -> u64 {
         self.rows

@@ -3,6 +3,7 @@
 
 mod counter;
 pub mod points;
+pub mod rows;
 
 use std::collections::HashMap;
 
@@ -112,6 +113,8 @@ pub struct Builder<'a> {
     recent: Vec<u64>,
     recent_next: usize,
     recent_max: i64,
+    /// Wall times of the stretch of rows that is taken.
+    times: Vec<Option<i64>>,
     kinds: Vec<RowKind>,
     kind_index: HashMap<Vec<u32>, usize>,
     last_kind: usize,
@@ -162,6 +165,7 @@ impl<'a> Builder<'a> {
             recent: Vec::new(),
             recent_next: 0,
             recent_max: i64::MIN,
+            times: Vec::new(),
             kinds: Vec::new(),
             kind_index: HashMap::new(),
             last_kind: usize::MAX,
@@ -453,7 +457,7 @@ impl<'a> Builder<'a> {
             self.started.get_or_insert(time);
             self.ended = Some(time);
         }
-        self.count_kind();
+        self.count_kind(1);
         if self.row.cells.is_empty() {
             return;
         }
@@ -510,9 +514,8 @@ impl<'a> Builder<'a> {
 
     #[inline]
     fn is_duplicate(&mut self, step: i64, fingerprint: u64) -> bool {
-        let key = fingerprint ^ (step as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         // A step above all recent ones repeats none of them.
-        if step <= self.recent_max && self.recent.contains(&key) {
+        if step <= self.recent_max && self.recent.contains(&duplicate_key(step, fingerprint)) {
             return true;
         }
         if self.axis.last().is_some_and(|last| step < last) {
@@ -521,6 +524,14 @@ impl<'a> Builder<'a> {
             self.recent_next = 0;
             self.recent_max = i64::MIN;
         }
+        self.remember(step, fingerprint);
+        false
+    }
+
+    /// Makes a row one that a repetition may repeat.
+    #[inline]
+    fn remember(&mut self, step: i64, fingerprint: u64) {
+        let key = duplicate_key(step, fingerprint);
         self.recent_max = self.recent_max.max(step);
         if self.recent.len() < DUPLICATE_WINDOW {
             self.recent.push(key);
@@ -528,26 +539,26 @@ impl<'a> Builder<'a> {
             self.recent[self.recent_next] = key;
             self.recent_next = (self.recent_next + 1) % DUPLICATE_WINDOW;
         }
-        false
     }
 
+    /// Counts `rows` rows that fill the columns of the current one.
     #[inline]
-    fn count_kind(&mut self) {
+    fn count_kind(&mut self, rows: u64) {
         if let Some(kind) = self.kinds.get_mut(self.last_kind)
             && kind.columns == self.row.filled
         {
-            kind.rows += 1;
+            kind.rows += rows;
             return;
         }
         match self.kind_index.get(&self.row.filled) {
             Some(index) => {
-                self.kinds[*index].rows += 1;
+                self.kinds[*index].rows += rows;
                 self.last_kind = *index;
             }
             None if self.kinds.len() < self.limits.row_kinds => {
                 self.last_kind = self.kinds.len();
                 self.kind_index.insert(self.row.filled.clone(), self.last_kind);
-                self.kinds.push(RowKind { columns: self.row.filled.clone(), rows: 1 });
+                self.kinds.push(RowKind { columns: self.row.filled.clone(), rows });
             }
             None => {}
         }
@@ -679,6 +690,12 @@ impl<'a> Builder<'a> {
         };
         self.kinds.iter().filter(lacks).map(|kind| kind.rows).sum()
     }
+}
+
+/// What two rows that are the same have in common.
+#[inline]
+fn duplicate_key(step: i64, fingerprint: u64) -> u64 {
+    fingerprint ^ (step as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
 /// A step rounded down, and whether it was no integer. `as` saturates: a step beyond 2^63 stays the largest one.

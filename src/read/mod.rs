@@ -183,7 +183,7 @@ impl<'a> Session<'a> {
 
     /// A builder for a recording of single points; `of_evaluation`: its losses are those of an evaluation.
     pub fn builder_of_points(&self, format: Format, of_evaluation: bool) -> Builder<'a> {
-        Builder::of_points(format, self.request, self.limits, of_evaluation)
+        Builder::of_points(format, self.request, self.limits, PlaceUnit::Byte, of_evaluation)
     }
 
     /// Streams a part through a decoder in windows. An error in the middle of a file is a fault, one before its first

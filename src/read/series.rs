@@ -1,9 +1,12 @@
 //! One series of a recording while its rows stream by: kept row by row, or reduced to counts and bad rows.
 
+use std::ops::Range;
+
 use crate::model::column::{Chunks, Deltas, Ints};
 use crate::model::recording::{BadRun, Kept, Reduced, Tally, Values};
 use crate::model::{Limits, Role, Series, Signal};
 use crate::read::axis::AxisBuilder;
+use crate::read::builder::rows::{Lane, Places};
 
 /// Fine rows remembered before a bad one; enough to find one with a smaller step among interleaved ranks.
 const GOOD_ROWS: usize = 16;
@@ -138,6 +141,38 @@ pub(super) struct Point {
     pub training: u32,
 }
 
+/// Rows with a value each, steps that rise, and nothing missing.
+pub(super) struct Stretch<'b> {
+    /// Which rows of the lanes.
+    pub rows: Range<usize>,
+    /// Steps of all rows of the lanes.
+    pub steps: &'b [i64],
+    /// Record number of the first row.
+    pub record: u64,
+    /// Where they stand, if the record numbers do not say it.
+    pub places: Option<&'b Places<'b>>,
+    /// Wall times, one for each of `rows`; empty where none is recorded.
+    pub times: &'b [Option<i64>],
+    pub attempt: usize,
+    pub training: u32,
+}
+
+impl Stretch<'_> {
+    fn point(&self, row: usize, value: f64) -> Point {
+        let index = row - self.rows.start;
+        Point {
+            value,
+            step: self.steps[row],
+            has_step: true,
+            record: self.record + index as u64,
+            at: self.places.map(|places| places.at(row)),
+            time: self.times.get(index).copied().flatten(),
+            attempt: self.attempt,
+            training: self.training,
+        }
+    }
+}
+
 impl SeriesBuilder {
     /// An empty series of a column. `event_step`: the step of the first `nan_detected` event, where one is known.
     pub fn new(column: u32, role: Option<Role>, fixed: bool, signal: Signal, event_step: i64) -> Self {
@@ -189,6 +224,73 @@ impl SeriesBuilder {
                 kept.records.push(point.record as i64);
             }
             Signal::Reduced(_) => self.reduce(point, limits),
+        }
+    }
+
+    /// Takes one value for each row of a stretch.
+    pub fn push_stretch(&mut self, lane: Lane<'_>, stretch: &Stretch<'_>, limits: &Limits) {
+        match lane {
+            Lane::F32(values) => self.push_values(values, f64::from, stretch, limits),
+            Lane::F64(values) => self.push_values(values, |value| value, stretch, limits),
+            Lane::I64(values) => self.push_values(values, |value| value as f64, stretch, limits),
+            Lane::Text(_) => {}
+        }
+        // Values of the recorded width need no look at each.
+        if let Signal::Kept(kept) = &mut self.signal {
+            match (&mut kept.values, lane) {
+                (Values::F32(kept), Lane::F32(values)) => kept.extend(&values[stretch.rows.clone()]),
+                (Values::F64(kept), Lane::F64(values)) => kept.extend(&values[stretch.rows.clone()]),
+                (kept, Lane::F32(values)) => {
+                    values[stretch.rows.clone()].iter().for_each(|v| kept.push(f64::from(*v)));
+                }
+                (kept, Lane::F64(values)) => values[stretch.rows.clone()].iter().for_each(|v| kept.push(*v)),
+                (kept, Lane::I64(values)) => values[stretch.rows.clone()].iter().for_each(|v| kept.push(*v as f64)),
+                (_, Lane::Text(_)) => {}
+            }
+        }
+    }
+
+    #[inline]
+    fn push_values<T: Copy>(&mut self, values: &[T], widen: impl Fn(T) -> f64, stretch: &Stretch<'_>, limits: &Limits) {
+        let rows = stretch.rows.clone();
+        let (first, last) = (stretch.steps[rows.start], stretch.steps[rows.end - 1]);
+        if self.tally.rows == 0 {
+            self.first_step = first;
+        }
+        self.smallest_step = self.smallest_step.min(first);
+        self.last_step = self.last_step.max(last);
+        let values = &values[rows.clone()];
+        values.iter().for_each(|value| self.tally.add(widen(*value)));
+        if let Signal::Kept(kept) = &mut self.signal {
+            if !stretch.times.is_empty() || !kept.times.is_empty() {
+                for index in 0..rows.len() {
+                    let time = stretch.times.get(index).copied().flatten();
+                    push_aligned(&mut kept.times, kept.steps.len() + index, time);
+                }
+            }
+            match stretch.places {
+                None => {}
+                Some(Places::From(at)) => kept.places.extend_by_one((at + rows.start as u64) as i64, rows.len()),
+                Some(Places::Each(places)) => places[rows.clone()].iter().for_each(|at| kept.places.push(*at as i64)),
+            }
+            stretch.steps[rows.clone()].iter().for_each(|step| kept.steps.push(*step));
+            kept.records.extend_by_one(stretch.record as i64, rows.len());
+            return;
+        }
+        let is_quiet = self.event_step == i64::MIN
+            && self.smallest_bad == i64::MAX
+            && self.training == stretch.training
+            && self.attempt == stretch.attempt;
+        let is_good = |value: &T| if self.counts { !(widen(*value) > 0.0) } else { widen(*value).is_finite() };
+        if is_quiet && values.iter().fold(true, |good, value| good & is_good(value)) {
+            // Nothing has been bad yet: only the newest rows can matter later.
+            let newest = values.len().saturating_sub(GOOD_ROWS)..values.len();
+            newest.for_each(|index| self.good.push(stretch.steps[rows.start + index], widen(values[index])));
+            self.largest_good = self.largest_good.max(last);
+            return;
+        }
+        for (index, value) in values.iter().enumerate() {
+            self.reduce(&stretch.point(rows.start + index, widen(*value)), limits);
         }
     }
 

@@ -34,11 +34,16 @@ pub(super) struct Points {
 const TURNS: usize = 1 << 20;
 
 impl<'a> Builder<'a> {
-    /// A builder whose records are points of single series, placed by their bytes. `of_evaluation`: its losses are
-    /// those of an evaluation.
-    pub fn of_points(format: Format, request: &'a Request, limits: &'a Limits, of_evaluation: bool) -> Self {
+    /// A builder whose records are points of single series. `of_evaluation`: its losses are those of an evaluation.
+    pub fn of_points(
+        format: Format,
+        request: &'a Request,
+        limits: &'a Limits,
+        place_unit: PlaceUnit,
+        of_evaluation: bool,
+    ) -> Self {
         let points = Points { of_evaluation, ..Points::default() };
-        Self { points: Some(points), ..Self::new(format, request, limits, PlaceUnit::Byte) }
+        Self { points: Some(points), row_is_place: false, ..Self::new(format, request, limits, place_unit) }
     }
 
     /// Begins an event that holds at least one number. `wall_time` in seconds since 1970, NaN where none is recorded.
