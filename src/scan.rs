@@ -1,11 +1,15 @@
 //! The scan: discover, open, read, judge, in parallel; one outcome a recording, the same whatever the threads.
 
+#[cfg(feature = "tables")]
+pub mod frame;
+
 use std::any::Any;
 use std::collections::{BTreeMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::detect::{self, Worker};
@@ -14,10 +18,10 @@ use crate::model::finding::SeriesStats;
 use crate::model::roles;
 use crate::model::{
     Checkpoint, Fault, FaultKind, Finding, Format, Knobs, Limits, Place, PlaceUnit, Recording, Role, Severity, Source,
-    Status, Verdict,
+    Status, Suspicion, Verdict,
 };
 use crate::open::Disk;
-use crate::read::{Rejected, Request, Session};
+use crate::read::{Rejected, Request, Session, Shards};
 use crate::restore::{self, Restore};
 
 /// What to scan, and how.
@@ -95,6 +99,8 @@ pub struct Outcome {
     pub findings: Vec<Reported>,
     /// Checked series.
     pub series: Vec<SeriesStats>,
+    /// Traces of a NaN that is not there itself.
+    pub suspicions: Vec<Suspicion>,
     /// Notes.
     pub notes: Vec<&'static str>,
     /// Last step with a signal / last step.
@@ -165,7 +171,7 @@ pub fn scan(paths: &[PathBuf], options: &Options, tick: &mut dyn FnMut(Advance) 
     order.sort_by_key(|(_, job)| std::cmp::Reverse(job.bytes));
     let total_bytes = order.iter().fold(0u64, |sum, (_, job)| sum.saturating_add(job.bytes));
     let total_sources: usize = discoveries.iter().map(|discovery| discovery.sources.len()).sum();
-    let shared = Shared::default();
+    let shared = Shared { begun: AtomicUsize::new(order.len()), ..Shared::default() };
     let mut done: Vec<Vec<Done>> =
         discoveries.iter().map(|discovery| discovery.sources.iter().map(|_| Done::Nothing).collect()).collect();
     let mut advance = Advance { total_bytes, total_sources: total_sources as u64, ..Advance::default() };
@@ -173,7 +179,7 @@ pub fn scan(paths: &[PathBuf], options: &Options, tick: &mut dyn FnMut(Advance) 
     std::thread::scope(|scope| {
         // Nothing is ever sent: the channel tells when the last worker is gone.
         let (alive, gone) = mpsc::channel::<()>();
-        let workers: Vec<_> = (0..threads.clamp(1, order.len().max(1)))
+        let workers: Vec<_> = (0..threads.clamp(1, order.len().max(HELPERS)))
             .map(|_| {
                 let (alive, shared, order, discoveries) = (alive.clone(), &shared, &order, &discoveries);
                 scope.spawn(move || {
@@ -195,13 +201,13 @@ pub fn scan(paths: &[PathBuf], options: &Options, tick: &mut dyn FnMut(Advance) 
         for worker in workers {
             // Panics of a source are caught where it is read; any other is a defect that ends the scan.
             let outcomes = worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            outcomes.into_iter().for_each(|(root, source, outcomes)| done[root][source] = outcomes);
+            outcomes.into_iter().for_each(|(root, source, outcomes)| done[root][source].add(outcomes));
         }
     });
     advance.sources = shared.sources.load(Ordering::Relaxed);
     advance.damaged = shared.damaged.load(Ordering::Relaxed);
-    let cancel = shared.cancel;
-    let mut interrupted = cancel.load(Ordering::Relaxed);
+    let mut interrupted = shared.cancel.load(Ordering::Relaxed);
+    drop(shared);
     advance.bytes = total_bytes;
     if !interrupted {
         interrupted = !tick(advance);
@@ -209,14 +215,35 @@ pub fn scan(paths: &[PathBuf], options: &Options, tick: &mut dyn FnMut(Advance) 
     gather(discoveries, done, interrupted)
 }
 
+/// Workers that a scan of fewer sources may have: they help each other with those that can be shared.
+const HELPERS: usize = 64;
+
 /// What the workers of a scan and the thread that waits for them see of each other.
-#[derive(Debug, Default)]
-struct Shared {
+#[derive(Default)]
+struct Shared<'a> {
     next: AtomicUsize,
+    /// Jobs that may still open a source that others can help with.
+    begun: AtomicUsize,
     cancel: AtomicBool,
     bytes: AtomicU64,
     sources: AtomicU64,
     damaged: AtomicU64,
+    opened: Mutex<Vec<Arc<Opened<'a>>>>,
+}
+
+/// A source that several workers read at once.
+struct Opened<'a> {
+    root: usize,
+    index: usize,
+    source: &'a Source,
+    discovery: &'a Discovery,
+    shards: Box<dyn Shards + 'a>,
+    next: AtomicUsize,
+    left: AtomicUsize,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Sources of one root that one worker reads one after the other.
@@ -253,56 +280,231 @@ pub fn jobs(discovery: &Discovery) -> Vec<Job> {
 enum Done {
     Nothing,
     One(Box<Outcome>),
-    Many(Vec<Outcome>),
+    Many(Found),
+}
+
+/// What was found in a source of many recordings.
+#[allow(clippy::vec_box, reason = "outcomes are large, and moved by pointer from here on")]
+#[derive(Debug, Default)]
+struct Found {
+    outcomes: Vec<Box<Outcome>>,
+    /// Faults of no recording.
+    faults: Vec<ReportedFault>,
+    /// Files that are no recordings.
+    skipped: u64,
 }
 
 impl From<Vec<Outcome>> for Done {
     fn from(mut outcomes: Vec<Outcome>) -> Self {
         match outcomes.len() {
             1 => outcomes.pop().map_or(Self::Nothing, |outcome| Self::One(Box::new(outcome))),
-            _ => Self::Many(outcomes),
+            _ => Self::Many(Found { outcomes: outcomes.into_iter().map(Box::new).collect(), ..Found::default() }),
         }
     }
 }
 
-/// One worker: takes the next job of `order` until none is left, and gives the outcomes of each source: root, source.
-fn work(
-    shared: &Shared,
-    order: &[(usize, Job)],
-    discoveries: &[Discovery],
-    options: &Options,
-) -> Vec<(usize, usize, Done)> {
-    let (mut worker, mut buffer, mut done) = (Worker::default(), Vec::new(), Vec::new());
-    while let Some((root, job)) = order.get(shared.next.fetch_add(1, Ordering::Relaxed)) {
-        let discovery = &discoveries[*root];
-        let disk = Disk::new(&discovery.root, &shared.cancel, &shared.bytes, &options.limits);
-        disk.expect(job.sources.iter().map(|index| &discovery.sources[*index]));
-        for index in &job.sources {
-            if shared.cancel.load(Ordering::Relaxed) {
-                return done;
-            }
-            let source = &discovery.sources[*index];
-            disk.begin(source);
-            let read = || read_and_judge(source, discovery, &disk, options, &mut worker, &mut buffer);
-            let read = catch_unwind(AssertUnwindSafe(read));
-            disk.end(read.is_err());
-            let outcomes = match read {
-                // Reads fail once the scan is cancelled: what is missing then is no fault of the source's.
-                Ok(_) if shared.cancel.load(Ordering::Relaxed) => return done,
-                Ok(Ok(outcomes)) => outcomes,
-                Ok(Err(rejected)) => vec![rejected_outcome(source, &rejected)],
-                Err(panic) => {
-                    worker = Worker::default();
-                    vec![panicked(source, panic.as_ref())]
-                }
-            };
-            let damaged = outcomes.iter().filter(|outcome| outcome.status == Status::Damaged).count();
-            shared.damaged.fetch_add(damaged as u64, Ordering::Relaxed);
-            shared.sources.fetch_add(1, Ordering::Relaxed);
-            done.push((*root, *index, outcomes.into()));
+impl From<Done> for Found {
+    fn from(done: Done) -> Self {
+        match done {
+            Done::Nothing => Self::default(),
+            Done::One(outcome) => Self { outcomes: vec![outcome], ..Self::default() },
+            Done::Many(found) => found,
         }
     }
-    done
+}
+
+impl Done {
+    /// Adds what another worker found in the same source.
+    fn add(&mut self, other: Self) {
+        *self = match (std::mem::replace(self, Self::Nothing), other) {
+            (Self::Nothing, only) | (only, Self::Nothing) => only,
+            (one, other) => {
+                let (mut all, mut other) = (Found::from(one), Found::from(other));
+                all.outcomes.append(&mut other.outcomes);
+                all.faults.append(&mut other.faults);
+                all.skipped += other.skipped;
+                Self::Many(all)
+            }
+        };
+    }
+}
+
+/// What a worker keeps from source to source.
+#[derive(Default)]
+struct Desk {
+    worker: Worker,
+    buffer: Vec<u8>,
+    /// Outcomes of each source: root, source.
+    done: Vec<(usize, usize, Done)>,
+}
+
+/// One worker: helps with the sources that others have opened, takes the next job of `order` else, until nothing is left.
+fn work<'a>(
+    shared: &Shared<'a>,
+    order: &[(usize, Job)],
+    discoveries: &'a [Discovery],
+    options: &'a Options,
+) -> Vec<(usize, usize, Done)> {
+    let mut desk = Desk::default();
+    loop {
+        if shared.cancel.load(Ordering::Relaxed) {
+            return desk.done;
+        }
+        let opened = lock(&shared.opened).first().cloned();
+        if let Some(opened) = opened {
+            help(shared, &opened, options, &mut desk);
+            lock(&shared.opened).retain(|other| !Arc::ptr_eq(other, &opened));
+            continue;
+        }
+        let Some((root, job)) = order.get(shared.next.fetch_add(1, Ordering::Relaxed)) else {
+            if shared.begun.load(Ordering::Acquire) == 0 {
+                return desk.done;
+            }
+            // A job that another worker has begun may open a source to help with.
+            std::thread::sleep(Duration::from_millis(1));
+            continue;
+        };
+        let going = run_job(shared, *root, job, &discoveries[*root], options, &mut desk);
+        shared.begun.fetch_sub(1, Ordering::Release);
+        if !going {
+            return desk.done;
+        }
+    }
+}
+
+/// Reads the sources of a job one after the other; gives whether the scan goes on.
+fn run_job<'a>(
+    shared: &Shared<'a>,
+    root: usize,
+    job: &Job,
+    discovery: &'a Discovery,
+    options: &'a Options,
+    desk: &mut Desk,
+) -> bool {
+    let disk = Disk::new(&discovery.root, &shared.cancel, &shared.bytes, &options.limits);
+    disk.expect(job.sources.iter().map(|index| &discovery.sources[*index]));
+    for index in &job.sources {
+        if shared.cancel.load(Ordering::Relaxed) {
+            return false;
+        }
+        let source = &discovery.sources[*index];
+        disk.begin(source);
+        let read = || read_or_open(source, discovery, &disk, options, desk);
+        let read = catch_unwind(AssertUnwindSafe(read));
+        disk.end(read.is_err());
+        let found = match read {
+            // Reads fail once the scan is cancelled: what is missing then is no fault of the source's.
+            Ok(_) if shared.cancel.load(Ordering::Relaxed) => return false,
+            Ok(Ok(Read::Whole(outcomes))) => outcomes.into(),
+            Ok(Ok(Read::Shards(shards))) => {
+                let (next, left) = (AtomicUsize::new(0), AtomicUsize::new(shards.count().max(1)));
+                let opened = Opened { root, index: *index, source, discovery, shards, next, left };
+                let opened = Arc::new(opened);
+                lock(&shared.opened).push(opened.clone());
+                help(shared, &opened, options, desk);
+                continue;
+            }
+            Ok(Err(rejected)) => rejected_part(source, None, discovery, &rejected),
+            Err(panic) => {
+                desk.worker = Worker::default();
+                Done::One(Box::new(panicked(source, panic.as_ref())))
+            }
+        };
+        put(shared, desk, root, *index, found);
+        shared.sources.fetch_add(1, Ordering::Relaxed);
+    }
+    true
+}
+
+fn put(shared: &Shared<'_>, desk: &mut Desk, root: usize, index: usize, done: Done) {
+    let is_damaged = |outcome: &Outcome| u64::from(outcome.status == Status::Damaged);
+    let damaged = match &done {
+        Done::Nothing => 0,
+        Done::One(outcome) => is_damaged(outcome),
+        Done::Many(found) => found.outcomes.iter().map(|outcome| is_damaged(outcome)).sum(),
+    };
+    shared.damaged.fetch_add(damaged, Ordering::Relaxed);
+    desk.done.push((root, index, done));
+}
+
+/// Reads shards of an opened source until none is left; whoever reads the last one ends it.
+fn help(shared: &Shared<'_>, opened: &Opened<'_>, options: &Options, desk: &mut Desk) {
+    let count = opened.shards.count();
+    loop {
+        let shard = opened.next.fetch_add(1, Ordering::Relaxed);
+        if shard >= count.max(1) || shared.cancel.load(Ordering::Relaxed) {
+            return;
+        }
+        let disk = Disk::new(&opened.discovery.root, &shared.cancel, &shared.bytes, &options.limits);
+        let Desk { worker, buffer, .. } = desk;
+        let mut found = Found::default();
+        let read = catch_unwind(AssertUnwindSafe(|| {
+            let mut session = Session { files: &disk, request: &options.request, limits: &options.limits, buffer };
+            let mut judge = |recording: Recording| found.outcomes.push(judged(opened, recording, options, worker));
+            if shard < count {
+                opened.shards.read(shard, &mut session, &mut judge);
+            }
+        }));
+        if shared.cancel.load(Ordering::Relaxed) {
+            return;
+        }
+        if let Err(panic) = read {
+            desk.worker = Worker::default();
+            found.outcomes.push(Box::new(panicked(opened.source, panic.as_ref())));
+        }
+        let is_last = opened.left.fetch_sub(1, Ordering::AcqRel) == 1;
+        if is_last {
+            end(opened, options, &mut desk.worker, &mut found);
+            shared.sources.fetch_add(1, Ordering::Relaxed);
+        }
+        put(shared, desk, opened.root, opened.index, Done::Many(found));
+    }
+}
+
+/// What is left of an opened source once all of its shards are read.
+fn end(opened: &Opened<'_>, options: &Options, worker: &mut Worker, found: &mut Found) {
+    let ended = catch_unwind(AssertUnwindSafe(|| {
+        let mut judge = |recording: Recording| found.outcomes.push(judged(opened, recording, options, worker));
+        opened.shards.finish(&mut judge)
+    }));
+    match ended {
+        Ok(faults) => {
+            let located = |fault: Fault| reported(opened.source, fault);
+            found.faults.extend(faults.into_iter().map(located));
+        }
+        Err(panic) => found.outcomes.push(Box::new(panicked(opened.source, panic.as_ref()))),
+    }
+    for (part, rejected) in opened.shards.broken() {
+        let mut broken = Found::from(rejected_part(opened.source, Some(*part), opened.discovery, rejected));
+        found.outcomes.append(&mut broken.outcomes);
+        found.skipped += broken.skipped;
+    }
+}
+
+fn judged(opened: &Opened<'_>, recording: Recording, options: &Options, worker: &mut Worker) -> Box<Outcome> {
+    let verdict = detect::judge(&recording, &options.knobs, worker);
+    // Checkpoints by name are of a training that has its directory to itself.
+    let named = match recording.run_id {
+        None => opened.discovery.checkpoints_of(opened.source),
+        Some(_) => Vec::new(),
+    };
+    Box::new(outcome(opened.source, recording, verdict, &named))
+}
+
+/// A source, or a part of it, of which nothing could be read. A file that the user did not name, and that turns out to be no
+/// recording, is only skipped.
+fn rejected_part(source: &Source, part: Option<usize>, discovery: &Discovery, rejected: &Rejected) -> Done {
+    let is_table = matches!(source.format, Format::Parquet | Format::Arrow);
+    if is_table && rejected.code() == "not-a-recording" && !discovery.is_of_files() {
+        return Done::Many(Found { skipped: 1, ..Found::default() });
+    }
+    let mut outcome = rejected_outcome(source, rejected);
+    if let Some(part) = part.and_then(|part| source.parts.get(part)) {
+        outcome.run.clone_from(&part.path);
+        outcome.source.clone_from(&part.path);
+        outcome.bytes = part.size;
+    }
+    Done::One(Box::new(outcome))
 }
 
 /// Puts outcomes in the order of roots and paths, and gives every run its unique name.
@@ -314,22 +516,6 @@ fn gather(discoveries: Vec<Discovery>, done: Vec<Vec<Done>>, interrupted: bool) 
     for ((root, mut discovery), done) in discoveries.into_iter().enumerate().zip(done) {
         discovery.forget_sources();
         let mut outcomes: Vec<Box<Outcome>> = Vec::new();
-        for (source, found) in done.into_iter().enumerate() {
-            let tie = discovery.ambiguous.iter().find(|(at, _)| *at == source).map(|(_, names)| names);
-            let found = match found {
-                Done::Nothing => Vec::new(),
-                Done::One(outcome) => vec![outcome],
-                Done::Many(outcomes) => outcomes.into_iter().map(Box::new).collect(),
-            };
-            for mut outcome in found {
-                if let Some(names) = tie {
-                    let place = Place { part: 0, unit: PlaceUnit::Byte, at: 0 };
-                    let fault = Fault::new(FaultKind::Ambiguous, place, format!("recognised as {names}"));
-                    outcome.faults.push(ReportedFault { fault, source: outcome.source.clone(), place: String::new() });
-                }
-                outcomes.push(outcome);
-            }
-        }
         let prefixed = |path: &str| match (several, path) {
             (true, "") if labels[root] != "." => labels[root].clone(),
             (true, path) if labels[root] != "." => format!("{}/{path}", labels[root]),
@@ -339,6 +525,20 @@ fn gather(discoveries: Vec<Discovery>, done: Vec<Vec<Done>>, interrupted: bool) 
             fault.source = prefixed(&fault.source);
             fault
         };
+        for (source, found) in done.into_iter().enumerate() {
+            let tie = discovery.ambiguous.iter().find(|(at, _)| *at == source).map(|(_, names)| names);
+            let found = Found::from(found);
+            scan.faults.extend(found.faults.into_iter().map(located));
+            scan.skipped += found.skipped;
+            for mut outcome in found.outcomes {
+                if let Some(names) = tie {
+                    let place = Place { part: 0, unit: PlaceUnit::Byte, at: 0 };
+                    let fault = Fault::new(FaultKind::Ambiguous, place, format!("recognised as {names}"));
+                    outcome.faults.push(ReportedFault { fault, source: outcome.source.clone(), place: String::new() });
+                }
+                outcomes.push(outcome);
+            }
+        }
         for link in discovery.links {
             let place = Place { part: 0, unit: PlaceUnit::Byte, at: 0 };
             let fault = Fault::new(FaultKind::Link, place, "a symbolic link, not followed");
@@ -377,13 +577,8 @@ fn gather(discoveries: Vec<Discovery>, done: Vec<Vec<Done>>, interrupted: bool) 
                 path => path,
             };
             let base = outcome.run_id.as_ref().map_or_else(|| path.clone(), |id| format!("{path}#{id}"));
-            let mut run = base.clone();
-            let mut number = 2;
-            while !names.insert(run.clone()) {
-                run = format!("{base} ({number})");
-                number += 1;
-            }
-            outcome.run = run;
+            outcome.run = base;
+            make_unique(&mut outcome.run, &mut names);
             outcome.directory = match prefixed(&outcome.directory) {
                 directory if directory.is_empty() => ".".to_owned(),
                 directory => directory,
@@ -395,6 +590,16 @@ fn gather(discoveries: Vec<Discovery>, done: Vec<Vec<Done>>, interrupted: bool) 
         scan.roots.push(labels[root].clone());
     }
     scan
+}
+
+/// Numbers a run's name if another has it already.
+fn make_unique(run: &mut String, names: &mut HashSet<String>) {
+    let base = run.clone();
+    let mut number = 2;
+    while !names.insert(run.clone()) {
+        *run = format!("{base} ({number})");
+        number += 1;
+    }
 }
 
 /// What the runs of each of several roots are prefixed with: the root's name or, where names collide, its path below
@@ -413,22 +618,37 @@ fn labels(discoveries: &[Discovery]) -> Vec<String> {
     discoveries.iter().map(below).collect()
 }
 
-fn read_and_judge(
-    source: &Source,
+/// What reading a source came to.
+enum Read<'a> {
+    Whole(Vec<Outcome>),
+    Shards(Box<dyn Shards + 'a>),
+}
+
+fn read_or_open<'a>(
+    source: &'a Source,
     discovery: &Discovery,
     disk: &Disk<'_>,
-    options: &Options,
-    worker: &mut Worker,
-    buffer: &mut Vec<u8>,
-) -> Result<Vec<Outcome>, Rejected> {
+    options: &'a Options,
+    desk: &mut Desk,
+) -> Result<Read<'a>, Rejected> {
+    let Desk { worker, buffer, .. } = desk;
+    let reader = discover::reader_of(source);
+    let mut session = Session { files: disk, request: &options.request, limits: &options.limits, buffer };
+    let shards = reader.and_then(|reader| reader.shards(source, &options.request, &options.limits, &mut session));
+    if let Some(shards) = shards {
+        return shards.map(Read::Shards);
+    }
     let recordings = read_source(source, disk, &options.request, &options.limits, buffer)?;
     let mut named = None;
     let outcomes = recordings.into_iter().map(|recording| {
         let verdict = detect::judge(&recording, &options.knobs, worker);
-        let named = named.get_or_insert_with(|| discovery.checkpoints_of(source));
+        let named = match recording.run_id {
+            None => named.get_or_insert_with(|| discovery.checkpoints_of(source)).as_slice(),
+            Some(_) => &[],
+        };
         outcome(source, recording, verdict, named)
     });
-    Ok(outcomes.collect())
+    Ok(Read::Whole(outcomes.collect()))
 }
 
 /// Reads the recordings of a source.
@@ -443,10 +663,15 @@ pub fn read_source(
     reader.read(source, &mut Session { files: disk, request, limits, buffer })
 }
 
+/// A fault with its file and its place in words.
+fn reported(source: &Source, fault: Fault) -> ReportedFault {
+    let path = source.parts.get(fault.place.part as usize).map_or("", |part| part.path.as_str());
+    ReportedFault { source: path.to_owned(), place: fault.place.describe(""), fault }
+}
+
 /// The outcome of one recording that was read; its rows are dropped here.
 pub fn outcome(source: &Source, recording: Recording, verdict: Verdict, named: &[Checkpoint]) -> Outcome {
     let part_name = |place: &Place| source.parts.get(place.part as usize).map_or("", |part| part.name.as_str());
-    let part_path = |place: &Place| source.parts.get(place.part as usize).map_or("", |part| part.path.as_str());
     let mut checkpoints = recording.checkpoints.clone();
     checkpoints.extend(named.iter().cloned());
     let unit = recording.axis.step_name.as_deref().map(roles::step_unit);
@@ -458,29 +683,32 @@ pub fn outcome(source: &Source, recording: Recording, verdict: Verdict, named: &
         Reported { finding, restore, first_place }
     });
     let findings: Vec<Reported> = findings.collect();
-    let faults = recording.faults.iter().map(|fault| ReportedFault {
-        fault: fault.clone(),
-        source: part_path(&fault.place).to_owned(),
-        place: fault.place.describe(""),
-    });
-    let faults: Vec<ReportedFault> = faults.collect();
+    let faults: Vec<ReportedFault> = recording.faults.iter().map(|fault| reported(source, fault.clone())).collect();
     let mut distinct: Vec<_> = checkpoints.iter().map(|checkpoint| (checkpoint.unit, checkpoint.number)).collect();
     distinct.sort_unstable_by_key(|(unit, number)| (*unit as u8, *number));
     distinct.dedup();
     let recognised =
         recording.series.iter().any(|series| series.role.is_some_and(|r| detect::nonfinite::class(r).is_some()));
     let series: Vec<SeriesStats> = exact(verdict.series);
+    // A recording that is one file of several is called like it.
+    let part = recording.part.and_then(|part| source.parts.get(part as usize));
+    let path = part.filter(|_| source.parts.len() > 1).map_or(&source.path, |part| &part.path);
     Outcome {
-        run: source.path.clone(),
+        run: path.clone(),
+        directory: match &recording.run_id {
+            // Runs of one table are no twins of each other.
+            Some(id) => format!("{path}#{id}"),
+            None => source.directory.clone(),
+        },
         run_id: recording.run_id,
-        directory: source.directory.clone(),
-        source: source.path.clone(),
+        source: path.clone(),
         format: Some(recording.format),
         name: recording.name,
         status: verdict.status,
         reason: verdict.reason,
         findings: exact(findings),
         series,
+        suspicions: exact(verdict.suspicions),
         notes: exact(verdict.notes),
         coverage: verdict.coverage,
         faults: exact(faults),
@@ -516,6 +744,7 @@ fn unreadable(path: String, directory: String, format: Option<Format>) -> Outcom
         reason: None,
         findings: Vec::new(),
         series: Vec::new(),
+        suspicions: Vec::new(),
         notes: Vec::new(),
         coverage: None,
         faults: Vec::new(),

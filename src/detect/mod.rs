@@ -3,6 +3,7 @@
 pub mod nonfinite;
 pub mod notes;
 pub mod spikes;
+mod suspicions;
 mod training;
 
 pub use training::Worker;
@@ -22,8 +23,11 @@ pub fn judge(recording: &Recording, knobs: &Knobs, worker: &mut Worker) -> Verdi
     }
     let series = stats(recording, &trainings, worker);
     let assessed = assess(recording, knobs);
+    let suspicions = suspicions::suspicions(recording);
     let status = if findings.iter().any(|finding| finding.phase != Some(Phase::Opening)) {
         Status::Damaged
+    } else if !suspicions.is_empty() {
+        Status::Suspect
     } else if !findings.is_empty() {
         Status::Opening
     } else if assessed.is_ok() {
@@ -34,7 +38,7 @@ pub fn judge(recording: &Recording, knobs: &Knobs, worker: &mut Worker) -> Verdi
     let reason = if status == Status::NotAssessable { assessed.err() } else { None };
     let coverage = coverage(recording);
     let notes = notes::notes(recording, &series, coverage, knobs);
-    Verdict { status, reason, findings, series, notes, coverage }
+    Verdict { status, reason, findings, series, suspicions, notes, coverage }
 }
 
 /// Whether there is enough evidence to call a recording without a finding clean; else why not.

@@ -226,6 +226,19 @@ pub struct SeriesStats {
     pub last_step: Option<i64>,
 }
 
+/// A trace of a NaN where none is recorded (SPEC 3).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Suspicion {
+    /// Its rule.
+    pub rule: &'static str,
+    /// The series.
+    pub metric: String,
+    /// Where the trace begins.
+    pub first_step: Option<i64>,
+    /// The last fine row before it.
+    pub last_good_step: Option<i64>,
+}
+
 /// What the checks say of one recording.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verdict {
@@ -237,6 +250,8 @@ pub struct Verdict {
     pub findings: Vec<Finding>,
     /// Every checked series.
     pub series: Vec<SeriesStats>,
+    /// Traces of a NaN that is not there itself.
+    pub suspicions: Vec<Suspicion>,
     /// Notes: names that never fire.
     pub notes: Vec<&'static str>,
     /// Last step with a signal / last step of the recording.

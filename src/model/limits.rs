@@ -13,6 +13,8 @@ pub struct Limits {
     pub name: usize,
     /// Series that are kept or reduced in one recording, and as many totals (gradient norms, losses) beside. 8,192.
     pub series: usize,
+    /// Runs of one table; rows of further ones are not read. 262,144.
+    pub runs: usize,
     /// Attempts of one recording; beyond, its rows count as interleaved. 65,536.
     pub attempts: usize,
     /// Stretches of consecutive bad rows remembered for one reduced series. 65,536.
@@ -61,6 +63,7 @@ impl Default for Limits {
             columns: 65_536,
             name: 1_024,
             series: 8_192,
+            runs: 262_144,
             attempts: 65_536,
             bad_runs: 65_536,
             row_kinds: 1_024,

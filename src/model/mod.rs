@@ -10,7 +10,7 @@ pub mod roles;
 pub mod source;
 
 pub use fault::{Fault, FaultKind, Place, PlaceUnit, Severity};
-pub use finding::{Evidence, Finding, Knobs, Opening, Phase, Status, Verdict};
+pub use finding::{Evidence, Finding, Knobs, Opening, Phase, Status, Suspicion, Verdict};
 pub use limits::Limits;
 pub use recording::{Attempt, Axis, Checkpoint, Event, Recording, Series, Signal};
 pub use roles::Role;

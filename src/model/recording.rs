@@ -275,6 +275,17 @@ pub struct Checkpoint {
     pub complete: bool,
 }
 
+/// Cells of which nobody knows whether they were NaN or missing (pandas writes both alike).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Doubt {
+    /// The series.
+    pub metric: String,
+    /// Step of the first such cell.
+    pub first_step: Option<i64>,
+    /// Step of the last value before it.
+    pub last_good_step: Option<i64>,
+}
+
 /// One recording: what a reader hands to the checks.
 #[derive(Clone, Debug)]
 pub struct Recording {
@@ -310,6 +321,10 @@ pub struct Recording {
     pub ended: Option<i64>,
     /// The last record has no end of line.
     pub unterminated: bool,
+    /// Cells that may have been NaN or missing.
+    pub doubts: Vec<Doubt>,
+    /// In sources of many runs: the only part that holds its rows.
+    pub part: Option<u32>,
 }
 
 impl Recording {

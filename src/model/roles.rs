@@ -1337,6 +1337,52 @@ pub fn is_time(name: &str) -> bool {
     TIME_NAMES.iter().any(|time| same_column(time, name))
 }
 
+/// Columns that hold the run of a row, the best first: ids before names, which need not be unique.
+const RUN_NAMES: &[&str] = &[
+    "run_id",
+    "run_uuid",
+    "runid",
+    "run",
+    "run_name",
+    "trial_id",
+    "trial",
+    "trial_name",
+    "experiment_id",
+    "experiment",
+    "experiment_name",
+    "exp_id",
+    "exp_name",
+];
+
+/// Columns of long tables that hold the name of a metric (MLflow's `key`, polars' and pandas' `variable`) ...
+const METRIC_NAME_NAMES: &[&str] =
+    &["metric", "metric_name", "key", "tag", "name", "variable", "metric_key", "metric_path", "attribute_path"];
+
+/// ... and its value.
+const METRIC_VALUE_NAMES: &[&str] = &["value", "metric_value", "val", "float_value"];
+
+fn rank_in(names: &[&str], name: &str) -> Option<usize> {
+    names.iter().position(|known| same_column(known, name))
+}
+
+/// How well a column of this name says which run a row belongs to (0 is best), or `None` if it does not.
+#[must_use]
+pub fn run_rank(name: &str) -> Option<usize> {
+    rank_in(RUN_NAMES, name)
+}
+
+/// The same for the column of a long table that holds metric names.
+#[must_use]
+pub fn metric_name_rank(name: &str) -> Option<usize> {
+    rank_in(METRIC_NAME_NAMES, name)
+}
+
+/// The same for the column of a long table that holds values.
+#[must_use]
+pub fn metric_value_rank(name: &str) -> Option<usize> {
+    rank_in(METRIC_VALUE_NAMES, name)
+}
+
 /// Equal but for case and which separators are used.
 fn same_column(a: &str, b: &str) -> bool {
     let fold = |b: u8| if matches!(b, b' ' | b'-' | b'.' | b'/') { b'_' } else { b.to_ascii_lowercase() };

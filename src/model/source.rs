@@ -13,7 +13,11 @@ pub enum Format {
     TensorBoard,
     /// Delimited text with a header, and TensorBoard's exports of one chart.
     Csv,
-    /// Arrays given in memory (`scan_series`).
+    /// Parquet tables, of one run or many.
+    Parquet,
+    /// Arrow IPC files and streams.
+    Arrow,
+    /// Arrays given in memory (`scan_series`, `scan_frame`).
     Memory,
 }
 
@@ -26,6 +30,8 @@ impl Format {
             Self::Jsonl => "jsonl",
             Self::TensorBoard => "tensorboard",
             Self::Csv => "csv",
+            Self::Parquet => "parquet",
+            Self::Arrow => "arrow",
             Self::Memory => "memory",
         }
     }

@@ -5,10 +5,15 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{Duration, Instant};
 
+use arrow_array::{RecordBatch, RecordBatchReader};
+use arrow_schema::SchemaRef;
 use globset::GlobBuilder;
 use numpy::{PyReadonlyArray1, PyUntypedArrayMethods};
 use pyo3::exceptions::{PyKeyboardInterrupt, PyOSError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::types::PyIterator;
+use pyo3_arrow::PySchema;
+use pyo3_arrow::input::AnyRecordBatch;
 
 use super::arrays::Floats;
 use super::recording::RecordingData;
@@ -17,7 +22,9 @@ use crate::detect::{self, Worker};
 use crate::discover::{self, Filter};
 use crate::model::{Format, Knobs, Limits, Opening, Part, PlaceUnit, Role, Source};
 use crate::open::Disk;
-use crate::read::{Builder, Rejected, Request};
+use crate::read::table::cells::NanMeaning;
+use crate::read::{Builder, Rejected, Request, TableColumns};
+use crate::scan::frame::{NanRule, Refused, plan, scan_batches};
 use crate::scan::{Advance, Options, Scan, jobs, outcome, read_source, scan as scan_paths};
 
 /// Between two calls of the progress callback.
@@ -66,8 +73,13 @@ fn parse_knobs(spike_ratio: f64, min_spikes: i64, min_points: i64, min_norm: f64
     })
 }
 
-fn parse_request(metrics: Option<Vec<(String, String)>>, step: Option<String>, everything: bool) -> PyResult<Request> {
-    let mut request = Request { metrics: Vec::new(), step, everything };
+fn parse_request(
+    metrics: Option<Vec<(String, String)>>,
+    step: Option<String>,
+    table: TableColumns,
+    everything: bool,
+) -> PyResult<Request> {
+    let mut request = Request { metrics: Vec::new(), step, table, everything };
     for (role, pattern) in metrics.unwrap_or_default() {
         let parsed = role.parse::<Role>().map_err(|_| {
             let known: Vec<&str> = Role::ALL.iter().map(|role| role.as_str()).collect();
@@ -128,7 +140,8 @@ impl Watch {
 /// exception that it raises stops the scan. With `partial`, Ctrl-C gives what is done instead of `KeyboardInterrupt`.
 #[pyfunction]
 #[pyo3(signature = (paths, *, spike_ratio=10.0, min_spikes=3, min_points=10, min_norm=0.0, opening="report",
-                    metrics=None, step=None, include=None, exclude=None, threads=None, progress=None, partial=false))]
+                    metrics=None, step=None, run=None, name=None, value=None, include=None, exclude=None, threads=None,
+                    progress=None, partial=false))]
 #[allow(clippy::too_many_arguments)]
 pub fn scan(
     py: Python<'_>,
@@ -140,6 +153,9 @@ pub fn scan(
     opening: &str,
     metrics: Option<Vec<(String, String)>>,
     step: Option<String>,
+    run: Option<String>,
+    name: Option<String>,
+    value: Option<String>,
     include: Option<Vec<String>>,
     exclude: Option<Vec<String>>,
     threads: Option<i64>,
@@ -149,7 +165,7 @@ pub fn scan(
     let filter = Filter::new(&include.unwrap_or_default(), &exclude.unwrap_or_default());
     let options = Options {
         knobs: parse_knobs(spike_ratio, min_spikes, min_points, min_norm, opening)?,
-        request: parse_request(metrics, step, false)?,
+        request: parse_request(metrics, step, TableColumns { run, name, value }, false)?,
         filter: filter.map_err(PyValueError::new_err)?,
         limits: Limits::default(),
         threads: parse_threads(threads)?,
@@ -244,16 +260,153 @@ pub fn scan_series(
     tables.map_err(|error| raise(py, "InternalError", &error.to_string()))
 }
 
+/// Arguments that say how a table's columns are used.
+fn parse_nan(nan: &str, ambiguous: Vec<String>) -> PyResult<NanRule> {
+    match nan {
+        "value" => Ok(NanRule::default()),
+        "missing" => Ok(NanRule { meaning: NanMeaning::Missing, columns: Vec::new() }),
+        // No column of that kind: nothing is ambiguous.
+        "ambiguous" if ambiguous.is_empty() => Ok(NanRule::default()),
+        "ambiguous" => Ok(NanRule { meaning: NanMeaning::Ambiguous, columns: ambiguous }),
+        _ => {
+            let message = format!("nan: got {nan:?}, want \"value\", \"missing\" or \"ambiguous\"");
+            Err(PyValueError::new_err(message))
+        }
+    }
+}
+
+/// Batches of frames that a Python iterator gives, drained one after the other.
+struct Frames {
+    iterator: Py<PyIterator>,
+    schema: SchemaRef,
+    current: Option<Box<dyn RecordBatchReader + Send>>,
+    looked: Instant,
+}
+
+/// Between two looks at whether the user interrupts.
+const LOOK: Duration = Duration::from_millis(50);
+
+impl Frames {
+    /// Takes the first frame, whose schema is that of all.
+    fn begin(batches: &Bound<'_, PyAny>) -> PyResult<Option<Self>> {
+        let mut iterator = batches.try_iter()?;
+        let Some(first) = iterator.next() else { return Ok(None) };
+        let current = first?.extract::<AnyRecordBatch>()?.into_reader()?;
+        let schema = current.schema();
+        Ok(Some(Self { iterator: iterator.unbind(), schema, current: Some(current), looked: Instant::now() }))
+    }
+
+    fn next(&mut self) -> Option<PyResult<RecordBatch>> {
+        loop {
+            if self.looked.elapsed() >= LOOK {
+                self.looked = Instant::now();
+                if let Err(error) = Python::attach(|py| py.check_signals()) {
+                    return Some(Err(error));
+                }
+            }
+            if let Some(reader) = &mut self.current {
+                match reader.next() {
+                    Some(Ok(batch)) => return Some(Ok(batch)),
+                    Some(Err(error)) => return Some(Err(PyValueError::new_err(format!("frame: {error}")))),
+                    None => self.current = None,
+                }
+            }
+            let next = Python::attach(|py| {
+                let next = self.iterator.bind(py).clone().next()?;
+                Some(next.and_then(|frame| frame.extract::<AnyRecordBatch>()?.into_reader()))
+            });
+            match next? {
+                Ok(reader) if reader.schema().fields() == self.schema.fields() => self.current = Some(reader),
+                Ok(_) => {
+                    let message = "frame: got batches of different columns or types, want the same in all";
+                    return Some(Err(PyValueError::new_err(message)));
+                }
+                Err(error) => return Some(Err(error)),
+            }
+        }
+    }
+}
+
+/// Judges the runs of a table in memory: `batches` gives objects with `__arrow_c_stream__`, all of one schema. `run`,
+/// `step`, `name` and `value` name columns; those not named are found. `nan`: what NaN means in a column of floats;
+/// `ambiguous` lists the columns where nobody knows.
+#[pyfunction]
+#[pyo3(signature = (batches, *, run=None, step=None, name=None, value=None, nan="value", ambiguous=None,
+                    spike_ratio=10.0, min_spikes=3, min_points=10, min_norm=0.0, opening="report", metrics=None,
+                    threads=None))]
+#[allow(clippy::too_many_arguments)]
+pub fn scan_frame(
+    py: Python<'_>,
+    batches: &Bound<'_, PyAny>,
+    run: Option<String>,
+    step: Option<String>,
+    name: Option<String>,
+    value: Option<String>,
+    nan: &str,
+    ambiguous: Option<Vec<String>>,
+    spike_ratio: f64,
+    min_spikes: i64,
+    min_points: i64,
+    min_norm: f64,
+    opening: &str,
+    metrics: Option<Vec<(String, String)>>,
+    threads: Option<i64>,
+) -> PyResult<ScanTables> {
+    let options = Options {
+        knobs: parse_knobs(spike_ratio, min_spikes, min_points, min_norm, opening)?,
+        request: parse_request(metrics, step, TableColumns { run, name, value }, false)?,
+        threads: parse_threads(threads)?,
+        ..Options::default()
+    };
+    let rule = parse_nan(nan, ambiguous.unwrap_or_default())?;
+    let Some(mut frames) = Frames::begin(batches)? else {
+        return Err(PyValueError::new_err("frame: got no batch, want at least one"));
+    };
+    let schema = frames.schema.clone();
+    let tables = without_gil(py, || {
+        let scan = scan_batches(&schema, &rule, &options, &mut || frames.next())?;
+        Ok(ScanTables::new(&scan))
+    })?;
+    match tables {
+        Ok(tables) => tables.map_err(|error| raise(py, "InternalError", &error.to_string())),
+        Err(Refused::Misfit(misfit)) => Err(PyValueError::new_err(misfit.to_string())),
+        Err(Refused::Rows(message)) => Err(PyValueError::new_err(message)),
+        Err(Refused::Source(error)) => Err(error),
+    }
+}
+
+/// The columns of a table that `scan_frame` needs, in the order of the schema.
+#[pyfunction]
+#[pyo3(signature = (schema, *, run=None, step=None, name=None, value=None, metrics=None))]
+pub fn frame_columns(
+    schema: PySchema,
+    run: Option<String>,
+    step: Option<String>,
+    name: Option<String>,
+    value: Option<String>,
+    metrics: Option<Vec<(String, String)>>,
+) -> PyResult<Vec<String>> {
+    let request = parse_request(metrics, step, TableColumns { run, name, value }, false)?;
+    let options = Options { request, ..Options::default() };
+    let plan = plan(schema.as_ref(), &options, &NanRule::default());
+    let plan = plan.map_err(|misfit| PyValueError::new_err(misfit.to_string()))?;
+    Ok(plan.layout.columns.into_iter().map(|column| column.name).collect())
+}
+
 /// Every recording of a file or directory with all its numeric series.
 #[pyfunction]
-#[pyo3(signature = (path, *, metrics=None, step=None))]
+#[pyo3(signature = (path, *, metrics=None, step=None, run=None, name=None, value=None))]
+#[allow(clippy::too_many_arguments)]
 pub fn read(
     py: Python<'_>,
     path: PathBuf,
     metrics: Option<Vec<(String, String)>>,
     step: Option<String>,
+    run: Option<String>,
+    name: Option<String>,
+    value: Option<String>,
 ) -> PyResult<Vec<RecordingData>> {
-    let request = parse_request(metrics, step, true)?;
+    let request = parse_request(metrics, step, TableColumns { run, name, value }, true)?;
     let shown = path.display().to_string();
     match without_gil(py, || read_all(&path, &request))? {
         Ok(recordings) => Ok(recordings),

@@ -10,7 +10,7 @@ mod core {
     #[pymodule_export]
     use super::arrays::{batch_stats, count_nonfinite};
     #[pymodule_export]
-    use super::door::{read, scan, scan_series};
+    use super::door::{frame_columns, read, scan, scan_frame, scan_series};
     #[pymodule_export]
     use super::recording::RecordingData;
     #[pymodule_export]

@@ -110,7 +110,7 @@ impl ScanTables {
             runs: runs(&scan.outcomes)?,
             series: series(&scan.outcomes)?,
             findings: findings(&scan.outcomes)?,
-            suspicions: suspicions()?,
+            suspicions: suspicions(&scan.outcomes)?,
             faults: faults(scan)?,
             directories: directories(&scan.outcomes)?,
             skipped_files: scan.skipped,
@@ -361,14 +361,14 @@ fn evidence<'a>(all: impl Iterator<Item = &'a Reported>) -> impl Array + 'static
     list.finish()
 }
 
-fn suspicions() -> Result<RecordBatch, ArrowError> {
-    let none = || std::iter::empty::<Option<&str>>();
+fn suspicions(outcomes: &[Box<Outcome>]) -> Result<RecordBatch, ArrowError> {
+    let all = || outcomes.iter().flat_map(|o| o.suspicions.iter().map(move |suspicion| (&o.run, suspicion)));
     Columns::default()
-        .text("run", none())
-        .text("rule", none())
-        .text("metric", none())
-        .int("first_step", std::iter::empty())
-        .int("last_good_step", std::iter::empty())
+        .text("run", all().map(|(run, _)| Some(run)))
+        .text("rule", all().map(|(_, suspicion)| Some(suspicion.rule)))
+        .text("metric", all().map(|(_, suspicion)| Some(&suspicion.metric)))
+        .int("first_step", all().map(|(_, suspicion)| suspicion.first_step))
+        .int("last_good_step", all().map(|(_, suspicion)| suspicion.last_good_step))
         .batch()
 }
 

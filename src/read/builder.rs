@@ -21,6 +21,17 @@ use crate::read::series::{Point, SeriesBuilder, is_reduced, kept};
 use counter::Counter;
 use points::Points;
 
+/// What the user says of the columns of a table; `None`: found by the usual names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TableColumns {
+    /// The run of a row.
+    pub run: Option<String>,
+    /// The metric's name, in a long table.
+    pub name: Option<String>,
+    /// The metric's value, in a long table.
+    pub value: Option<String>,
+}
+
 /// What the user asks of every recording of a scan.
 #[derive(Clone, Debug, Default)]
 pub struct Request {
@@ -28,6 +39,8 @@ pub struct Request {
     pub metrics: Vec<(Role, GlobMatcher)>,
     /// Name of the step column.
     pub step: Option<String>,
+    /// Columns of tables of many runs.
+    pub table: TableColumns,
     /// Keep every numeric series row by row (`gs.read`), not only what the checks need.
     pub everything: bool,
 }
@@ -258,6 +271,19 @@ impl<'a> Builder<'a> {
             Use::Time => Want::Text,
             Use::Series { .. } => Want::Number,
             Use::Note => Want::Note,
+        }
+    }
+
+    /// Whether a column's values become a series.
+    pub fn is_series(&self, id: u32) -> bool {
+        matches!(self.uses[id as usize], Use::Series { .. })
+    }
+
+    /// Whether a column's values are a signal that the checks know.
+    pub fn has_role(&self, id: u32) -> bool {
+        match self.uses[id as usize] {
+            Use::Series { index, .. } => self.series[index as usize].role.is_some(),
+            _ => false,
         }
     }
 
@@ -673,6 +699,8 @@ impl<'a> Builder<'a> {
             started,
             ended,
             unterminated: self.unterminated,
+            doubts: Vec::new(),
+            part: None,
         }
     }
 

@@ -25,7 +25,7 @@ use std::io::Read;
 use std::ops::Range;
 use std::sync::Arc;
 
-pub use builder::{Builder, Column, Request, Want};
+pub use builder::{Builder, Column, Request, TableColumns, Want};
 use bytes::Bytes;
 use thiserror::Error;
 
@@ -351,6 +351,33 @@ pub trait Reader: Sync {
 
     /// Reads a source: one recording, or many in formats that hold many runs.
     fn read(&self, source: &Source, session: &mut Session<'_>) -> Result<Vec<Recording>, Rejected>;
+
+    /// A source that several workers may read at once, in shards; `None` where [`read`](Self::read) does it.
+    fn shards<'a>(
+        &self,
+        _source: &'a Source,
+        _request: &'a Request,
+        _limits: &'a Limits,
+        _session: &mut Session<'_>,
+    ) -> Option<Result<Box<dyn Shards + 'a>, Rejected>> {
+        None
+    }
+}
+
+/// A source in shards that can be read apart from each other, each with a session of its own, and in any order. What comes
+/// out never depends on that order.
+pub trait Shards: Send + Sync {
+    /// Number of shards.
+    fn count(&self) -> usize;
+
+    /// Reads one; gives the recordings that are complete with it.
+    fn read(&self, shard: usize, session: &mut Session<'_>, give: &mut dyn FnMut(Recording));
+
+    /// After all shards: gives what is left, and the faults of the source that are of no recording.
+    fn finish(&self, give: &mut dyn FnMut(Recording)) -> Vec<Fault>;
+
+    /// Parts of which nothing could be read, and those that are no recordings (code `not-a-recording`).
+    fn broken(&self) -> &[(usize, Rejected)];
 }
 
 /// What `gradscan formats` says of a format.

@@ -1,0 +1,124 @@
+//! One batch of a table's rows, decoded, and the rows of one run in it.
+
+use std::sync::Arc;
+
+use arrow_array::RecordBatch;
+use arrow_buffer::BooleanBuffer;
+
+use super::cells::{Column, NanMeaning, RowSet, Stretch, is_value, stretches, values_of};
+use super::layout::{Layout, Usage};
+
+/// How the columns of a part are read.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Its columns.
+    pub layout: Layout,
+    /// What NaN means in each of the layout's columns.
+    pub nan: Vec<NanMeaning>,
+    /// Index of the part in its source.
+    pub part: u32,
+}
+
+impl Plan {
+    /// A plan in which NaN is NaN.
+    pub fn new(layout: Layout, part: u32) -> Self {
+        let nan = vec![NanMeaning::Value; layout.columns.len()];
+        Self { layout, nan, part }
+    }
+}
+
+/// A decoded batch.
+#[derive(Debug)]
+pub struct Batch {
+    /// How its columns are read.
+    pub plan: Arc<Plan>,
+    /// Row of the part with which it begins.
+    pub first_row: u64,
+    /// A column for each of the layout's.
+    pub columns: Vec<Column>,
+    /// Of the columns in which NaN is ambiguous: which cells were NaN.
+    pub ambiguous: Vec<(usize, BooleanBuffer)>,
+    /// Index of the metric's name of each row, in a long table.
+    pub names: Vec<u32>,
+}
+
+impl Batch {
+    /// Decodes a batch whose columns are those of the layout. `name` gives a metric's name its index.
+    pub fn decode(plan: &Arc<Plan>, rows: &RecordBatch, first_row: u64, name: &mut dyn FnMut(&str) -> u32) -> Self {
+        let layout = &plan.layout;
+        let mut batch =
+            Self { plan: plan.clone(), first_row, columns: Vec::new(), ambiguous: Vec::new(), names: Vec::new() };
+        for (wanted, array) in layout.columns.iter().zip(rows.columns()) {
+            let column = match wanted.usage {
+                Usage::Run => Column::Missing,
+                Usage::Name => {
+                    batch.names = spread(&stretches(array, name), rows.num_rows());
+                    Column::Missing
+                }
+                _ => Column::of(array, wanted),
+            };
+            batch.columns.push(column);
+        }
+        if let Some(value) = layout.place_of(Usage::Value) {
+            let is_nan = layout.place_of(Usage::IsNan).map(|place| batch.columns[place].clone());
+            let column = std::mem::replace(&mut batch.columns[value], Column::Missing);
+            batch.columns[value] = values_of(column, is_nan.as_ref());
+        }
+        for (place, meaning) in plan.nan.iter().enumerate() {
+            if *meaning == NanMeaning::Value || !is_value(layout.columns[place].usage) {
+                continue;
+            }
+            let column = std::mem::replace(&mut batch.columns[place], Column::Missing);
+            let (column, was_nan) = column.without_nan();
+            batch.columns[place] = column;
+            if let (NanMeaning::Ambiguous, Some(was_nan)) = (meaning, was_nan) {
+                batch.ambiguous.push((place, was_nan));
+            }
+        }
+        batch
+    }
+}
+
+fn spread(stretches: &[Stretch], rows: usize) -> Vec<u32> {
+    let mut keys = Vec::new();
+    for stretch in stretches {
+        keys.resize((stretch.end as usize).min(rows), stretch.key);
+    }
+    keys
+}
+
+/// The rows of one run in a batch.
+#[derive(Clone, Debug)]
+pub struct Piece {
+    /// The batch.
+    pub batch: Arc<Batch>,
+    /// Its rows of the run.
+    pub rows: RowSet,
+}
+
+impl Piece {
+    /// Row of the part at a place of the piece.
+    pub fn place(&self, at: usize) -> u64 {
+        self.batch.first_row + self.rows.row(at) as u64
+    }
+
+    /// Smallest and largest step of its rows by the table's best step column, if they have one.
+    pub fn step_range(&self) -> Option<(i64, i64)> {
+        let layout = &self.batch.plan.layout;
+        let ranked = layout.columns.iter().enumerate().filter_map(|(place, wanted)| {
+            let rank = match wanted.usage {
+                Usage::Step => 0,
+                Usage::Named if !wanted.is_metric => crate::model::roles::step_rank(&wanted.name)?,
+                _ => return None,
+            };
+            Some((rank, place))
+        });
+        let (_, place) = ranked.min()?;
+        let column = &self.batch.columns[place];
+        let steps = (0..self.rows.len()).filter_map(|at| column.whole(self.rows.row(at)));
+        steps.fold(None, |range, step| match range {
+            None => Some((step, step)),
+            Some((low, high)) => Some((step.min(low), step.max(high))),
+        })
+    }
+}

@@ -1,0 +1,445 @@
+//! Tables on disk: the run column first, then the signals, unit by unit, by as many workers as there are.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::batch::{Batch, Piece, Plan};
+use super::cells::{Stretch, partition, stretches};
+use super::file::TableFile;
+use super::layout::{Layout, Usage};
+use super::runs::{BEYOND, Give, Known, Runs};
+use crate::model::{Fault, FaultKind, Limits, Part, Place, PlaceUnit, Recording, Severity, Source};
+use crate::read::broken::Broken;
+use crate::read::{Ranges, Rejected, Request, Session, Shards};
+
+/// Opens one part.
+pub type Open = fn(Arc<dyn Ranges>, &Limits) -> Result<Box<dyn TableFile>, Broken>;
+
+/// Rows decoded at once.
+const BATCH: usize = 1 << 16;
+/// Parts kept open; of sources with more, each is opened again where it is read.
+const OPEN: usize = 64;
+/// Rows to a stretch below which the runs of a unit are not remembered, but read again.
+const SHORT: u64 = 16;
+
+/// How the run of a row is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RunOf {
+    /// By a column: its place in the layout.
+    Column(usize),
+    /// All rows of the part are of this run.
+    Part(u32),
+}
+
+/// One file.
+struct Table {
+    part: usize,
+    run: RunOf,
+    plan: Arc<Plan>,
+    file: Option<Arc<dyn TableFile>>,
+}
+
+/// One unit of one file.
+struct Unit {
+    table: usize,
+    unit: usize,
+    first_row: u64,
+    /// The runs of its rows, if they are few.
+    runs: Option<Vec<Stretch>>,
+}
+
+/// What names a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Naming {
+    /// An id in a column or a path.
+    Id,
+    /// Its file.
+    Part,
+}
+
+/// A source of tables, ready to be read.
+pub struct Tables<'a> {
+    source: &'a Source,
+    limits: &'a Limits,
+    open: Open,
+    runs: Runs<'a>,
+    tables: Vec<Table>,
+    units: Vec<Unit>,
+    /// What names each run.
+    naming: Vec<Naming>,
+    broken: Vec<(usize, Rejected)>,
+    faults: Mutex<Vec<Fault>>,
+}
+
+/// Names of the run of a part by its path, where its columns do not tell: of a partitioned data set, or of files that are
+/// parts of one export.
+pub trait PathRuns {
+    /// The id in a partition's folder.
+    fn id(&self, name: &str) -> Option<String>;
+    /// What all files of one run's export have in common.
+    fn export(&self, name: &str) -> Option<String>;
+}
+
+/// Opens the parts of a source, finds their columns, and counts the rows of each run.
+pub fn tables<'a>(
+    source: &'a Source,
+    request: &'a Request,
+    limits: &'a Limits,
+    session: &mut Session<'_>,
+    open: Open,
+    paths: &dyn PathRuns,
+) -> Result<Box<dyn Shards + 'a>, Rejected> {
+    let mut tables = Tables {
+        source,
+        limits,
+        open,
+        runs: Runs::new(source.format, PlaceUnit::Row, request, limits),
+        tables: Vec::new(),
+        units: Vec::new(),
+        naming: Vec::new(),
+        broken: Vec::new(),
+        faults: Mutex::default(),
+    };
+    for (index, part) in source.parts.iter().enumerate() {
+        if session.files.cancelled() {
+            return Err(Rejected::Cancelled);
+        }
+        let file = match tables.open_part(part, session) {
+            Ok(file) => file,
+            Err(broken) => {
+                tables.broken.push((index, Rejected::unreadable(broken.code, broken.detail)));
+                continue;
+            }
+        };
+        match Layout::of(file.schema(), request, limits, false) {
+            Ok(layout) if layout.is_recording(request) || request.everything => {
+                tables.add(index, file, layout, paths);
+            }
+            Ok(_) => tables.broken.push((index, unrelated(file.schema()))),
+            Err(misfit) => {
+                tables.broken.push((index, Rejected::unreadable("not-a-recording", misfit.to_string())));
+            }
+        }
+    }
+    if tables.tables.is_empty()
+        && source.parts.len() == 1
+        && let Some((_, rejected)) = tables.broken.pop()
+    {
+        return Err(rejected);
+    }
+    tables.count_runs(session)?;
+    Ok(Box::new(tables))
+}
+
+/// Columns listed of a table that is no recording.
+const LISTED: usize = 12;
+
+fn unrelated(schema: &arrow_schema::Schema) -> Rejected {
+    let names: Vec<&str> = schema.fields().iter().take(LISTED).map(|field| field.name().as_str()).collect();
+    let detail = format!("no metric that the checks know among its columns: {}", names.join(", "));
+    Rejected::unreadable("not-a-recording", detail)
+}
+
+impl Tables<'_> {
+    fn open_part(&self, part: &Part, session: &Session<'_>) -> Result<Arc<dyn TableFile>, Broken> {
+        let ranges = session.files.ranges(part).map_err(|error| match Rejected::from(error) {
+            Rejected::Io(error) => {
+                let code = Rejected::Io(error);
+                Broken::new(code.code(), FaultKind::Io, 0, code.to_string())
+            }
+            other => Broken::new(other.code(), FaultKind::Io, 0, other.to_string()),
+        })?;
+        (self.open)(ranges, self.limits).map(Arc::from)
+    }
+
+    fn add(&mut self, part: usize, file: Arc<dyn TableFile>, layout: Layout, paths: &dyn PathRuns) {
+        let name = &self.source.parts[part].name;
+        let run = match layout.place_of(Usage::Run) {
+            Some(place) => RunOf::Column(place),
+            None => {
+                let (key, naming) = match (paths.id(name), paths.export(name)) {
+                    (Some(id), _) => (id, Naming::Id),
+                    // No id holds a NUL.
+                    (None, Some(export)) => (format!("\0{export}"), Naming::Part),
+                    (None, None) => (format!("\0{name}"), Naming::Part),
+                };
+                let run = self.runs.run(&key);
+                self.name_runs(naming);
+                RunOf::Part(run)
+            }
+        };
+        let mut first_row = 0;
+        for unit in 0..file.units() {
+            self.units.push(Unit { table: self.tables.len(), unit, first_row, runs: None });
+            first_row += file.rows(unit);
+        }
+        let file = (self.source.parts.len() <= OPEN).then_some(file);
+        self.tables.push(Table { part, run, plan: Arc::new(Plan::new(layout, part as u32)), file });
+    }
+
+    fn name_runs(&mut self, naming: Naming) {
+        self.naming.resize(self.runs.len().max(self.naming.len()), naming);
+    }
+
+    fn file(&self, table: &Table, session: &Session<'_>) -> Result<Arc<dyn TableFile>, Broken> {
+        match &table.file {
+            Some(file) => Ok(file.clone()),
+            None => self.open_part(&self.source.parts[table.part], session),
+        }
+    }
+
+    fn fault(&self, table: &Table, at: u64, broken: &Broken, severity: Option<Severity>) -> Fault {
+        let unit = if broken.at > 0 { PlaceUnit::Byte } else { PlaceUnit::Row };
+        let place = Place { part: table.part as u32, unit, at: if broken.at > 0 { broken.at } else { at } };
+        let mut fault = Fault::new(broken.kind, place, broken.detail.clone());
+        if let Some(severity) = severity {
+            fault.severity = severity;
+        }
+        fault
+    }
+
+    /// Reads the run column of all parts.
+    fn count_runs(&mut self, session: &mut Session<'_>) -> Result<(), Rejected> {
+        let mut known: HashMap<u32, Known> = HashMap::new();
+        let mut found = Vec::new();
+        for (index, unit) in self.units.iter().enumerate() {
+            if session.files.cancelled() {
+                return Err(Rejected::Cancelled);
+            }
+            let table = &self.tables[unit.table];
+            let part = table.part as u32;
+            let mut count = |run: u32, rows: u64| {
+                let known = known.entry(run).or_insert(Known { first_unit: Some(index), part, ..Known::default() });
+                known.rows = Some(known.rows.unwrap_or(0) + rows);
+                known.is_split |= known.part != part;
+            };
+            let file = match self.file(table, session) {
+                Ok(file) => file,
+                Err(broken) => {
+                    // It was there a moment ago.
+                    let fault = self.fault(table, unit.first_row, &broken, Some(Severity::Error));
+                    self.faults.lock().unwrap_or_else(PoisonError::into_inner).push(fault);
+                    continue;
+                }
+            };
+            let rows = file.rows(unit.unit);
+            match table.run {
+                RunOf::Part(run) => {
+                    count(run, rows);
+                    let all = u32::try_from(rows).ok().map(|end| vec![Stretch { end, key: run }]);
+                    found.push((index, all));
+                }
+                RunOf::Column(place) => {
+                    let column = table.plan.layout.columns[place].index;
+                    let mut stretches_of_unit: Option<Vec<Stretch>> = u32::try_from(rows).ok().map(|_| Vec::new());
+                    let (mut done, files) = (0u64, session.files);
+                    let result = file.read(unit.unit, &[column], BATCH, &mut |batch| {
+                        let mut intern = |id: &str| self.runs.run(id);
+                        let mut start = 0;
+                        for stretch in stretches(batch.column(0), &mut intern) {
+                            count(stretch.key, u64::from(stretch.end - start));
+                            if let Some(all) = &mut stretches_of_unit {
+                                let end = (done + u64::from(stretch.end)) as u32;
+                                match all.last_mut() {
+                                    Some(last) if last.key == stretch.key => last.end = end,
+                                    _ => all.push(Stretch { end, key: stretch.key }),
+                                }
+                            }
+                            start = stretch.end;
+                        }
+                        done += batch.num_rows() as u64;
+                        if stretches_of_unit.as_ref().is_some_and(|all| all.len() as u64 > 64 + done / SHORT) {
+                            stretches_of_unit = None;
+                        }
+                        !files.cancelled()
+                    });
+                    if let Err(broken) = result {
+                        let detail = format!("rows {done} to {rows} cannot be told by run: {}", broken.detail);
+                        let broken = Broken { detail, ..broken };
+                        let fault = self.fault(table, unit.first_row + done, &broken, Some(Severity::Error));
+                        self.faults.lock().unwrap_or_else(PoisonError::into_inner).push(fault);
+                    }
+                    found.push((index, stretches_of_unit));
+                }
+            }
+        }
+        if session.files.cancelled() {
+            return Err(Rejected::Cancelled);
+        }
+        for (index, stretches) in found {
+            self.units[index].runs = stretches;
+        }
+        self.name_runs(Naming::Id);
+        if self.runs.passed_limit() {
+            let place = Place { part: 0, unit: PlaceUnit::Row, at: 0 };
+            let detail = format!("more than {} runs: the rows of further ones are not read", self.limits.runs);
+            let mut fault = Fault::new(FaultKind::Limit, place, detail);
+            fault.severity = Severity::Error;
+            self.faults.lock().unwrap_or_else(PoisonError::into_inner).push(fault);
+        }
+        for (run, known) in known {
+            self.runs.know(run, known);
+        }
+        Ok(())
+    }
+
+    /// Takes what identifies a run only among others of its source off a recording.
+    fn name(&self, mut recording: Recording) -> Recording {
+        let id = recording.run_id.take();
+        let naming = id.as_deref().map(|id| self.naming[self.runs.run(id) as usize]);
+        let several = self.naming.len() > 1;
+        recording.run_id = match naming {
+            Some(Naming::Id) if several => id,
+            _ => None,
+        };
+        recording
+    }
+
+    /// Rows of a unit that could not be read, from `done` on, by run.
+    fn lost_rows(&self, index: usize, done: u64, session: &Session<'_>) -> HashMap<u32, u64> {
+        let unit = &self.units[index];
+        let table = &self.tables[unit.table];
+        let mut lost: HashMap<u32, u64> = HashMap::new();
+        let mut add = |all: &[Stretch], begin: u64| {
+            let mut start = begin;
+            for stretch in all {
+                let end = begin + u64::from(stretch.end);
+                let rows = end.saturating_sub(start.max(done));
+                if rows > 0 {
+                    *lost.entry(stretch.key).or_default() += rows;
+                }
+                start = end;
+            }
+        };
+        match (&unit.runs, table.run, self.file(table, session)) {
+            (Some(all), ..) => add(all, 0),
+            (None, RunOf::Column(place), Ok(file)) => {
+                let column = table.plan.layout.columns[place].index;
+                let mut begin = 0;
+                // The fault was told when the runs were counted.
+                let _ = file.read(unit.unit, &[column], BATCH, &mut |batch| {
+                    add(&stretches(batch.column(0), &mut |id| self.runs.run(id)), begin);
+                    begin += batch.num_rows() as u64;
+                    true
+                });
+            }
+            _ => {}
+        }
+        lost
+    }
+}
+
+/// The stretches of rows `begin..begin + rows` of a unit, counted from `begin`.
+fn cut(all: &[Stretch], begin: u64, rows: usize) -> Vec<Stretch> {
+    let end = begin + rows as u64;
+    let first = all.partition_point(|stretch| u64::from(stretch.end) <= begin);
+    let mut found = Vec::new();
+    for stretch in &all[first..] {
+        let until = u64::from(stretch.end).min(end);
+        found.push(Stretch { end: (until - begin) as u32, key: stretch.key });
+        if until == end {
+            break;
+        }
+    }
+    found
+}
+
+impl Shards for Tables<'_> {
+    fn count(&self) -> usize {
+        self.units.len()
+    }
+
+    fn read(&self, shard: usize, session: &mut Session<'_>, give: Give<'_>) {
+        let unit = &self.units[shard];
+        let table = &self.tables[unit.table];
+        let layout = &table.plan.layout;
+        let mut give = |recording: Recording| give(self.name(recording));
+        // The run column is not read again where its stretches are known.
+        let run_place = match (table.run, &unit.runs) {
+            (RunOf::Column(place), None) => Some(place),
+            _ => None,
+        };
+        let plan = match (table.run, &unit.runs) {
+            (RunOf::Column(place), Some(_)) => {
+                let mut plan = (*table.plan).clone();
+                plan.layout.columns.remove(place);
+                plan.nan.remove(place);
+                Arc::new(plan)
+            }
+            _ => table.plan.clone(),
+        };
+        let mut done = 0u64;
+        let files = session.files;
+        let result = self.file(table, session).and_then(|file| {
+            file.read(unit.unit, &plan.layout.projection(), BATCH, &mut |rows| {
+                let count = rows.num_rows();
+                let by_run = match (&unit.runs, run_place) {
+                    (Some(all), _) => cut(all, done, count),
+                    (None, Some(place)) => stretches(rows.column(place), &mut |id| self.runs.run(id)),
+                    (None, None) => Vec::new(),
+                };
+                let mut name = |name: &str| self.runs.metric(name);
+                let batch = Arc::new(Batch::decode(&plan, &rows, unit.first_row + done, &mut name));
+                for (run, rows) in partition(&by_run, count) {
+                    if run != BEYOND {
+                        self.runs.take(run, shard, Piece { batch: batch.clone(), rows }, &mut give);
+                    }
+                }
+                done += count as u64;
+                !files.cancelled()
+            })
+        });
+        if let Err(broken) = result
+            && !files.cancelled()
+        {
+            let fault = self.fault(table, unit.first_row + done, &broken, None);
+            let columns: Vec<String> = layout.columns.iter().filter(|c| c.is_metric).map(|c| c.name.clone()).collect();
+            let lost = self.lost_rows(shard, done, session);
+            if lost.is_empty() {
+                self.faults.lock().unwrap_or_else(PoisonError::into_inner).push(fault);
+            } else {
+                for (run, rows) in lost {
+                    self.runs.lose(run, rows, &fault, &columns, &mut give);
+                }
+            }
+        }
+        self.runs.end_unit(shard, &mut give);
+    }
+
+    fn finish(&self, give: Give<'_>) -> Vec<Fault> {
+        self.runs.finish(&mut |recording| give(self.name(recording)));
+        std::mem::take(&mut *self.faults.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn broken(&self) -> &[(usize, Rejected)] {
+        &self.broken
+    }
+}
+
+/// Reads all recordings of a source, one unit after the other.
+pub fn read_all(shards: &dyn Shards, session: &mut Session<'_>) -> Result<Vec<Recording>, Rejected> {
+    let mut recordings = Vec::new();
+    for shard in 0..shards.count() {
+        if session.files.cancelled() {
+            return Err(Rejected::Cancelled);
+        }
+        shards.read(shard, session, &mut |recording| recordings.push(recording));
+    }
+    let faults = shards.finish(&mut |recording| recordings.push(recording));
+    if session.files.cancelled() {
+        return Err(Rejected::Cancelled);
+    }
+    // In the order of the ids: which run is complete first says nothing.
+    recordings.sort_by(|a, b| (&a.run_id, a.part).cmp(&(&b.run_id, b.part)));
+    let broken = shards.broken().iter().map(|(part, rejected)| {
+        let place = Place { part: *part as u32, unit: PlaceUnit::Byte, at: 0 };
+        let mut fault = Fault::new(FaultKind::Unparsable, place, rejected.to_string());
+        fault.severity = Severity::Error;
+        fault
+    });
+    let all: Vec<Fault> = faults.into_iter().chain(broken).collect();
+    for recording in &mut recordings {
+        recording.faults.extend(all.iter().cloned());
+    }
+    Ok(recordings)
+}
