@@ -281,8 +281,8 @@ impl SeriesBuilder {
             && self.smallest_bad == i64::MAX
             && self.training == stretch.training
             && self.attempt == stretch.attempt;
-        let is_good = |value: &T| if self.counts { !(widen(*value) > 0.0) } else { widen(*value).is_finite() };
-        if is_quiet && values.iter().fold(true, |good, value| good & is_good(value)) {
+        let is_bad = |value: &T| if self.counts { widen(*value) > 0.0 } else { !widen(*value).is_finite() };
+        if is_quiet && !values.iter().fold(false, |bad, value| bad | is_bad(value)) {
             // Nothing has been bad yet: only the newest rows can matter later.
             let newest = values.len().saturating_sub(GOOD_ROWS)..values.len();
             newest.for_each(|index| self.good.push(stretch.steps[rows.start + index], widen(values[index])));

@@ -115,7 +115,7 @@ impl Piece {
         });
         let (_, place) = ranked.min()?;
         let column = &self.batch.columns[place];
-        let steps = (0..self.rows.len()).filter_map(|at| column.whole(self.rows.row(at)));
+        let steps = (0..self.rows.count()).filter_map(|at| column.whole(self.rows.row(at)));
         steps.fold(None, |range, step| match range {
             None => Some((step, step)),
             Some((low, high)) => Some((step.min(low), step.max(high))),

@@ -292,7 +292,7 @@ pub enum RowSet {
 
 impl RowSet {
     /// Number of rows.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         match self {
             Self::Range(range) | Self::Picked { range, .. } => range.len(),
         }

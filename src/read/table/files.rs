@@ -178,7 +178,7 @@ impl Tables<'_> {
     }
 
     fn name_runs(&mut self, naming: Naming) {
-        self.naming.resize(self.runs.len().max(self.naming.len()), naming);
+        self.naming.resize(self.runs.count().max(self.naming.len()), naming);
     }
 
     fn file(&self, table: &Table, session: &Session<'_>) -> Result<Arc<dyn TableFile>, Broken> {

@@ -70,7 +70,7 @@ impl Run {
         if self.parts.last().is_none_or(|(_, part)| *part != batch.plan.part) {
             self.parts.push((self.taken, batch.plan.part));
         }
-        for at in 0..piece.rows.len() {
+        for at in 0..piece.rows.count() {
             let row = piece.rows.row(at);
             let Some(metric) = batch.names.get(row).copied() else { return };
             self.taken += 1;

@@ -4,6 +4,12 @@ pub mod batch;
 pub mod cells;
 pub mod file;
 pub mod files;
+mod guard;
+pub mod ipc;
 pub mod layout;
 mod long;
+mod pages;
+pub mod parquet;
 pub mod runs;
+#[cfg(test)]
+mod testing;

@@ -169,7 +169,7 @@ impl<'a> Runs<'a> {
     }
 
     /// Number of runs so far.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         lock(&self.ids).texts.len()
     }
 
@@ -282,7 +282,7 @@ impl<'a> Runs<'a> {
                 }
             }
         }
-        let waiting = || run.waiting.values().flatten().map(|piece| piece.rows.len() as u64).sum::<u64>();
+        let waiting = || run.waiting.values().flatten().map(|piece| piece.rows.count() as u64).sum::<u64>();
         if run.known.rows.is_some_and(|rows| run.taken + if run.known.is_split { waiting() } else { 0 } >= rows) {
             self.finish_run(index, run, give);
         }
@@ -290,7 +290,7 @@ impl<'a> Runs<'a> {
 
     /// Gives away all runs that are not complete.
     pub fn finish(&self, give: Give<'_>) {
-        for run in 0..self.len() as u32 {
+        for run in 0..self.count() as u32 {
             if let Some(shared) = self.get(run) {
                 let mut guard = lock(&shared);
                 if !matches!(guard.rows, Rows::Done) {
@@ -328,7 +328,7 @@ impl<'a> Runs<'a> {
     }
 
     fn feed(&self, run: &mut Run<'a>, piece: &Piece) {
-        run.taken += piece.rows.len() as u64;
+        run.taken += piece.rows.count() as u64;
         doubt(run, piece);
         if piece.batch.plan.layout.is_long {
             if !matches!(run.rows, Rows::Long(_)) {
@@ -385,7 +385,7 @@ fn doubt(run: &mut Run<'_>, piece: &Piece) {
     let batch = &piece.batch;
     for (place, was_nan) in &batch.ambiguous {
         let wanted = &batch.plan.layout.columns[*place];
-        let Some(at) = (0..piece.rows.len()).find(|at| was_nan.value(piece.rows.row(*at))) else { continue };
+        let Some(at) = (0..piece.rows.count()).find(|at| was_nan.value(piece.rows.row(*at))) else { continue };
         let row = piece.rows.row(at);
         let name = match wanted.usage {
             Usage::Named if wanted.is_metric => wanted.name.clone(),
@@ -425,7 +425,7 @@ impl Wide<'_> {
                 self.builder.numeric(id);
             }
         }
-        let count = piece.rows.len();
+        let count = piece.rows.count();
         let mut gathered = Gathered::default();
         for (column, id) in batch.columns.iter().zip(&self.ids) {
             gathered.add(column, *id, &piece.rows);
@@ -470,7 +470,7 @@ impl<'b> Gathered<'b> {
         let valid = match column.nulls() {
             None => None,
             Some(nulls) => {
-                let valid: Vec<bool> = (0..rows.len()).map(|at| nulls.is_valid(rows.row(at))).collect();
+                let valid: Vec<bool> = (0..rows.count()).map(|at| nulls.is_valid(rows.row(at))).collect();
                 match valid.iter().filter(|valid| **valid).count() {
                     // A column that no row of the piece fills is not there.
                     0 => return,
@@ -483,7 +483,7 @@ impl<'b> Gathered<'b> {
             Column::F32(array) => Gather::F32(pick(array.values(), rows)),
             Column::F64(array) => Gather::F64(pick(array.values(), rows)),
             Column::I64(array) => Gather::I64(pick(array.values(), rows)),
-            Column::Text(array) => Gather::Text((0..rows.len()).map(|at| array.value(rows.row(at))).collect()),
+            Column::Text(array) => Gather::Text((0..rows.count()).map(|at| array.value(rows.row(at))).collect()),
             Column::Missing => return,
         };
         self.columns.push((id, lane, valid));
