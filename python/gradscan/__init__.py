@@ -6,12 +6,16 @@ import gradscan as gs
     scan.damaged                      # polars: the runs with damage, their first bad step and their restore point
     scan.findings["explanation"]      # one plain sentence each
 
+    gs.scan_frame(frame, run="run_id")          # many runs in one table: polars, pyarrow, duckdb, pandas
+    frame.gradscan.scan()                       # the same, of polars frames
+
 Names are loaded when they are first used, so that `import gradscan` costs nothing and the command line starts
 without polars.
 """
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +41,7 @@ if TYPE_CHECKING:
         UnknownFormatError,
         UnreadableRecordingError,
     )
+    from gradscan.frames import scan_frame
     from gradscan.result import NonFinite, Recording, Run, Scan
     from gradscan.wording import explain
 
@@ -64,6 +69,7 @@ _HOME = {
         "UnknownFormatError",
         "UnreadableRecordingError",
     ),
+    "frames": ("scan_frame",),
     "result": ("NonFinite", "Recording", "Run", "Scan"),
     "wording": ("explain",),
 }
@@ -92,6 +98,7 @@ __all__ = [
     "read_all",
     "roles",
     "scan",
+    "scan_frame",
     "scan_series",
 ]
 
@@ -106,6 +113,7 @@ def __getattr__(name: str) -> Any:
             value = "0+unknown"
     elif name in _MODULE_OF:
         value = getattr(import_module(f"gradscan.{_MODULE_OF[name]}"), name)
+        _register()
     else:
         raise AttributeError(f"module 'gradscan' has no attribute {name!r}")
     globals()[name] = value
@@ -114,3 +122,12 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+def _register() -> None:
+    """Give polars frames their namespace `gradscan` where polars is loaded."""
+    if "polars" in sys.modules:
+        import_module("gradscan.namespace")
+
+
+_register()

@@ -1,5 +1,5 @@
-from collections.abc import Callable
-from typing import Any, Literal, final
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, Protocol, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,12 +12,20 @@ __all__ = [
     "count_nonfinite",
     "format_rows",
     "formats",
+    "frame_columns",
     "read",
     "role_of",
     "roles",
     "scan",
+    "scan_frame",
     "scan_series",
 ]
+
+class _ArrowStream(Protocol):
+    def __arrow_c_stream__(self, requested_schema: Any | None = None) -> Any: ...
+
+class _ArrowSchema(Protocol):
+    def __arrow_c_schema__(self) -> Any: ...
 
 @final
 class Table:
@@ -83,13 +91,42 @@ def scan(
     min_norm: float = 0.0,
     opening: str = "report",
     metrics: list[tuple[str, str]] | None = None,
+    run: str | None = None,
     step: str | None = None,
+    name: str | None = None,
+    value: str | None = None,
     include: list[str] | None = None,
     exclude: list[str] | None = None,
     threads: int | None = None,
     progress: Callable[[int, int, int, int, int], object] | None = None,
     partial: bool = False,
 ) -> ScanTables: ...
+def scan_frame(
+    batches: Iterable[_ArrowStream],
+    *,
+    run: str | None = None,
+    step: str | None = None,
+    name: str | None = None,
+    value: str | None = None,
+    nan: str = "value",
+    ambiguous: list[str] | None = None,
+    spike_ratio: float = 10.0,
+    min_spikes: int = 3,
+    min_points: int = 10,
+    min_norm: float = 0.0,
+    opening: str = "report",
+    metrics: list[tuple[str, str]] | None = None,
+    threads: int | None = None,
+) -> ScanTables: ...
+def frame_columns(
+    schema: _ArrowSchema,
+    *,
+    run: str | None = None,
+    step: str | None = None,
+    name: str | None = None,
+    value: str | None = None,
+    metrics: list[tuple[str, str]] | None = None,
+) -> list[str]: ...
 def scan_series(
     *,
     run: str,
@@ -117,7 +154,13 @@ def count_nonfinite(
     kind: Literal["f16", "bf16", "f32", "f64"],
 ) -> tuple[int, int, int]: ...
 def read(
-    path: str, *, metrics: list[tuple[str, str]] | None = None, step: str | None = None
+    path: str,
+    *,
+    metrics: list[tuple[str, str]] | None = None,
+    step: str | None = None,
+    run: str | None = None,
+    name: str | None = None,
+    value: str | None = None,
 ) -> list[RecordingData]: ...
 def formats() -> Table: ...
 def format_rows() -> list[tuple[str, str, str, str, str]]: ...

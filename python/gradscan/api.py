@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import polars as pl
 
-import gradscan
-from gradscan import _core, arguments, samples, wording
+from gradscan import _core, arguments, assemble, samples, wording
+from gradscan import namespace as _namespace  # noqa: F401  (registers `df.gradscan` and `lf.gradscan`)
 from gradscan import progress as progress_bar
 from gradscan.errors import NonFiniteError, UnreadableRecordingError
 from gradscan.paths import PathLike, expand
 from gradscan.progress import Callback
-from gradscan.result import SCHEMAS, NonFinite, Recording, Scan, View
+from gradscan.result import NonFinite, Recording, Scan, View
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -61,6 +61,10 @@ def scan(
     exclude: str | Sequence[str] = (),
     threads: int | None = None,
     progress: Callback | Literal[False] | None = None,
+    *,
+    run: str | None = None,
+    name: str | None = None,
+    value: str | None = None,
 ) -> Scan:
     """Read every recording below `paths` and check each for NaN/Inf gradients and gradient-norm spikes.
 
@@ -73,6 +77,8 @@ def scan(
     - `metrics`: roles to series, for names that gradscan does not know: `{"grad_norm": "my/norm"}`; a value is a
       glob or several.
     - `step`: name of the step column.
+    - `run`: name of the column of run ids in tables of many runs; `name` and `value`: names of the columns of metric
+      names and of values in long tables. Without them, columns are found by their usual names.
     - `include`, `exclude`: globs over paths relative to the scanned root.
     - `threads`: None for one a core.
     - `progress`: None draws a bar on a terminal or in a notebook, False nothing; a callable gets
@@ -90,6 +96,9 @@ def scan(
         opening=opening,
         metrics=metrics,
         step=step,
+        run=run,
+        name=name,
+        value=value,
         include=include,
         exclude=exclude,
         threads=threads,
@@ -108,6 +117,9 @@ def run_scan(
     opening: str = "report",
     metrics: Mapping[str, str | Sequence[str]] | None = None,
     step: str | None = None,
+    run: str | None = None,
+    name: str | None = None,
+    value: str | None = None,
     include: str | Sequence[str] = (),
     exclude: str | Sequence[str] = (),
     threads: int | None = None,
@@ -119,9 +131,9 @@ def run_scan(
     With `partial`, Ctrl-C does not raise: the scan holds what was done and says that it was `interrupted`.
     """
     knobs: dict[str, Any] = {
-        **_rule_knobs(spike_ratio, min_spikes, min_points, min_norm, opening),
+        **assemble.rule_knobs(spike_ratio, min_spikes, min_points, min_norm, opening),
         "metrics": arguments.metric_globs(metrics),
-        "step": None if step is None else arguments.text("step", step),
+        **assemble.columns(run, step, name, value),
         "include": arguments.patterns("include", include),
         "exclude": arguments.patterns("exclude", exclude),
     }
@@ -132,7 +144,7 @@ def run_scan(
     start = time.perf_counter()
     with drawn as callback:
         tables = _core.scan(list(paths), **knobs, threads=threads, progress=callback, partial=partial)
-    return _finish(tables, knobs, time.perf_counter() - start)
+    return assemble.finish(tables, knobs, time.perf_counter() - start)
 
 
 def scan_series(
@@ -172,80 +184,10 @@ def scan_series(
     for name, array in given.items():
         if len(array) != length:
             raise ValueError(f"{name}: got {len(array)} values, want {length} as in {first}")
-    knobs = _rule_knobs(spike_ratio, min_spikes, min_points, min_norm, opening)
+    knobs = assemble.rule_knobs(spike_ratio, min_spikes, min_points, min_norm, opening)
     start = time.perf_counter()
     tables = _core.scan_series(run=arguments.text("run", run), **arrays, **knobs)  # type: ignore[arg-type]
-    return _finish(tables, knobs, time.perf_counter() - start)
-
-
-def _rule_knobs(spike_ratio: Any, min_spikes: Any, min_points: Any, min_norm: Any, opening: Any) -> dict[str, Any]:
-    return {
-        "spike_ratio": arguments.number("spike_ratio", spike_ratio),
-        "min_spikes": arguments.integer("min_spikes", min_spikes),
-        "min_points": arguments.integer("min_points", min_points),
-        "min_norm": arguments.number("min_norm", min_norm),
-        "opening": arguments.text("opening", opening),
-    }
-
-
-def _finish(tables: _core.ScanTables, knobs: dict[str, Any], seconds: float) -> Scan:
-    """The tables of the compiled module as frames, with the sentences put in."""
-    runs, series = pl.DataFrame(tables.runs), pl.DataFrame(tables.series)
-    return Scan(
-        runs=_runs(runs, knobs["min_points"]),
-        series=_shaped("series", series),
-        findings=_findings(pl.DataFrame(tables.findings), series, runs),
-        suspicions=_suspicions(pl.DataFrame(tables.suspicions)),
-        faults=_shaped("faults", pl.DataFrame(tables.faults)),
-        directories=_shaped("directories", pl.DataFrame(tables.directories)),
-        skipped_files=tables.skipped_files,
-        bytes=tables.bytes,
-        roots=tuple(tables.roots),
-        knobs=knobs,
-        version=gradscan.__version__,
-        seconds=seconds,
-        interrupted=tables.interrupted,
-    )
-
-
-def _shaped(table: str, frame: pl.DataFrame) -> pl.DataFrame:
-    schema = SCHEMAS[table]
-    shaped = frame.select(schema.keys())
-    other = {name: dtype for name, dtype in schema.items() if shaped.schema[name] != dtype}
-    return shaped.cast(other) if other else shaped  # type: ignore[arg-type]
-
-
-def _runs(frame: pl.DataFrame, min_points: int) -> pl.DataFrame:
-    columns = frame.select("reason_code", "reason_detail", "other_metrics")
-    reasons = [
-        wording.reason(code, detail, min_points=min_points, metrics=metrics or ())
-        for code, detail, metrics in columns.iter_rows()
-    ]
-    return _shaped("runs", frame.with_columns(pl.Series("reason", reasons, dtype=pl.String)))
-
-
-def _findings(frame: pl.DataFrame, series: pl.DataFrame, runs: pl.DataFrame) -> pl.DataFrame:
-    found = frame.select("run").unique()
-    ours = series.select("run", "metric", "n").join(found, on="run", how="semi")
-    # A series of several trainings has rows of each of them: what was found in one is no share of all.
-    judged_apart = set(runs.filter(pl.col("notes").list.contains("restarted"))["run"])
-    rows = {(run, metric): n for run, metric, n in ours.iter_rows() if run not in judged_apart}
-    said: list[str] = []
-    # Most findings share their list of actions: each distinct one becomes a value of polars once.
-    places: dict[tuple[str, ...], int] = {}
-    chosen: list[int] = []
-    for row in frame.drop("steps").iter_rows(named=True):
-        said.append(wording.explanation(row, rows.get((row["run"], row["metric"]))))
-        chosen.append(places.setdefault(tuple(wording.actions(row)), len(places)))
-    tries = pl.Series("actions", [list(texts) for texts in places], dtype=pl.List(pl.String))
-    texts = [pl.Series("explanation", said, dtype=pl.String), tries.gather(chosen)]
-    return _shaped("findings", frame.with_columns(texts))
-
-
-def _suspicions(frame: pl.DataFrame) -> pl.DataFrame:
-    said = [wording.suspicion_sentence(row) for row in frame.iter_rows(named=True)]
-    texts = [pl.Series("sentence", said, dtype=pl.String), pl.lit("warning").alias("severity")]
-    return _shaped("suspicions", frame.with_columns(texts))
+    return assemble.finish(tables, knobs, time.perf_counter() - start)
 
 
 # ---------------------------------------------------------------------------------------------- arrays
@@ -487,9 +429,15 @@ def _integers(name: str, value: Any) -> NDArray[np.int64]:
 
 
 def read_all(
-    path: PathLike, *, metrics: Mapping[str, str | Sequence[str]] | None = None, step: str | None = None
+    path: PathLike,
+    *,
+    metrics: Mapping[str, str | Sequence[str]] | None = None,
+    step: str | None = None,
+    run: str | None = None,
+    name: str | None = None,
+    value: str | None = None,
 ) -> list[Recording]:
-    """Every recording of a file or directory, with all its numeric series.
+    """Every recording of a file or directory, with all its numeric series; the arguments are those of `scan`.
 
     Raises FileNotFoundError, `UnknownFormatError`, `AmbiguousFormatError`, `UnreadableRecordingError` or `LimitError`.
     """
@@ -497,12 +445,18 @@ def read_all(
     if not os.path.lexists(text):
         raise FileNotFoundError(f"{text}: no such file or directory")
     pairs = arguments.metric_globs(metrics)
-    step = None if step is None else arguments.text("step", step)
-    return [_recording(data) for data in _core.read(text, metrics=pairs, step=step)]
+    columns = assemble.columns(run, step, name, value)
+    return [_recording(data) for data in _core.read(text, metrics=pairs, **columns)]
 
 
 def read(
-    path: PathLike, *, metrics: Mapping[str, str | Sequence[str]] | None = None, step: str | None = None
+    path: PathLike,
+    *,
+    metrics: Mapping[str, str | Sequence[str]] | None = None,
+    step: str | None = None,
+    run: str | None = None,
+    name: str | None = None,
+    value: str | None = None,
 ) -> Recording:
     """The one recording of a file or directory; ValueError if there are several (`read_all` gives them).
 
@@ -512,7 +466,7 @@ def read(
     wanted: str | None = None
     if not os.path.lexists(text) and "#" in text:
         text, wanted = text.rsplit("#", 1)
-    recordings = read_all(text, metrics=metrics, step=step)
+    recordings = read_all(text, metrics=metrics, step=step, run=run, name=name, value=value)
     if wanted is not None:
         recordings = [item for item in recordings if item.run.endswith("#" + wanted)]
         if not recordings:

@@ -327,6 +327,17 @@ def scan_command(
     step: Annotated[
         str | None, typer.Option(metavar="NAME", help="Name of the step column.", show_default=False)
     ] = None,
+    run_column: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Tables of many runs: name of the column of run ids.", show_default=False),
+    ] = None,
+    name_column: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Long tables: name of the column of metric names.", show_default=False),
+    ] = None,
+    value_column: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Long tables: name of the column of values.", show_default=False)
+    ] = None,
     include: Annotated[
         list[str] | None,
         typer.Option(metavar="GLOB", help="Only paths below the root that match. Repeatable.", show_default=False),
@@ -393,6 +404,9 @@ def scan_command(
                     opening=opening.value,
                     metrics=metrics,
                     step=step,
+                    run=run_column,
+                    name=name_column,
+                    value=value_column,
                     include=include or [],
                     exclude=exclude or [],
                     threads=threads,

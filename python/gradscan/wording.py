@@ -326,6 +326,8 @@ _TRACES = {
     "dead-gradient": "every recorded {metric} is 0",
     "skipping": "every update is skipped to the end, or the loss scale fell to its minimum",
     "erased": "{metric} is missing in rows that have a loss, as it is where the logger drops NaN",
+    "ambiguous-nan": "{metric} has NaN in a float column of pandas, where a value that was not recorded is NaN as well "
+    "(nan='damage' or nan='missing' says which it is)",
 }
 
 
@@ -435,6 +437,16 @@ to its minimum. fp16 training does that when every gradient overflows.""",
         "rlprobe: rows with a loss but without their gradient norm",
         """In an rlprobe recording a row has a loss but a null gradient norm, where at least 90 % of such rows have one.
 Its TRL adapter drops values that are NaN.""",
+    ),
+    "ambiguous-nan": Topic(
+        "suspicion",
+        "NaN in a float column of pandas: damage, or not recorded",
+        """Float columns of numpy, which pandas uses by default, write NaN for a value that was not recorded. So a NaN
+in a gradient norm or a training loss of such a column may be either, and the run is neither damaged nor clean.
+
+What to do: gradscan.scan_frame(frame, nan="damage") if every NaN was recorded, nan="missing" if NaN stands for empty
+cells. Nullable columns (dtype Float64), Arrow-backed ones, polars and pyarrow tell both apart and need no choice; so do
+the files that the table was made from.""",
     ),
     "sparse-log": Topic(
         "note",

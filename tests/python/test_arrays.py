@@ -383,7 +383,12 @@ def test_scan_refuses(tmp_path: Path, knobs: dict[str, Any], kind: type[Exceptio
 
 
 def test_arguments_by_position(tmp_path: Path) -> None:
-    scan = gs.scan(tmp_path, 5.0, 2, 20, 0.5, "strict", {"loss": "l"}, "tick", ["a"], ["b"], 1, False)
+    scan = gs.scan(
+        *(tmp_path, 5.0, 2, 20, 0.5, "strict", {"loss": "l"}, "tick", ["a"], ["b"], 1, False),
+        run="id",
+        name="key",
+        value="number",
+    )
     assert scan.knobs == {
         "spike_ratio": 5.0,
         "min_spikes": 2,
@@ -391,7 +396,10 @@ def test_arguments_by_position(tmp_path: Path) -> None:
         "min_norm": 0.5,
         "opening": "strict",
         "metrics": [("loss", "l")],
+        "run": "id",
         "step": "tick",
+        "name": "key",
+        "value": "number",
         "include": ["a"],
         "exclude": ["b"],
     }

@@ -165,6 +165,7 @@ def test_knobs_reach_the_scan(run: Any) -> None:
     options = ["--spike-ratio", "5", "--min-spikes", "2", "--min-points", "20", "--min-norm", "0.1"]
     options += ["--opening", "strict", "--metric", "grad_norm=my/*", "--metric", "grad_norm=b=c", "--metric", "loss=l"]
     options += ["--step", "tick", "--include", "*.jsonl", "--exclude", "old/**", "--threads", "3"]
+    options += ["--run-column", "id", "--name-column", "key", "--value-column", "number"]
     call = run(["scan", "archive", *options]).calls[-1]
     assert call == {
         "paths": ["archive"],
@@ -175,6 +176,9 @@ def test_knobs_reach_the_scan(run: Any) -> None:
         "opening": "strict",
         "metrics": {"grad_norm": ["my/*", "b=c"], "loss": ["l"]},
         "step": "tick",
+        "run": "id",
+        "name": "key",
+        "value": "number",
         "include": ["*.jsonl"],
         "exclude": ["old/**"],
         "threads": 3,

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import event_files as ef
@@ -203,6 +205,51 @@ def test_archives_hold_a_window(tmp_path: Path, small: Path) -> None:
         measured = measure(small, home)
         assert (measured.rows, measured.status) == (rows, ["clean"])
         assert measured.bytes <= 40 * MIB + ROW_BYTES * rows, f"{name} needed {measured.bytes / MIB:.1f} MiB"
+
+
+def big_table(path: Path, runs: int, rows: int, *, turns: bool) -> None:
+    """Runs of equally many rows, one after the other or in turns. Steps with gaps and random norms: all must be kept
+    as they are, a step and a norm have 8 bytes each."""
+    rng = np.random.default_rng(5)
+    writer: pq.ParquetWriter | None = None
+    for start in range(0, runs * rows, 500_000):
+        at = np.arange(start, start + 500_000)
+        run, row = (at % runs, at // runs) if turns else (at // rows, at % rows)
+        columns = {
+            "run": pa.DictionaryArray.from_arrays(run.astype(np.int32), [f"sweep/run-{k:04}" for k in range(runs)]),
+            "step": 10 * row + rng.integers(0, 10, len(at)),
+            "grad_norm": rng.uniform(0.5, 1.5, len(at)),
+            "loss": rng.uniform(1.0, 2.0, len(at)),
+            "reward": rng.uniform(0.0, 1.0, len(at)),
+        }
+        content = pa.table(columns)
+        writer = writer or pq.ParquetWriter(path, content.schema)
+        writer.write_table(content)
+    assert writer is not None
+    writer.close()
+
+
+def test_contiguous_tables_hold_the_runs_in_flight(tmp_path: Path, small: Path) -> None:
+    """4 million rows of 1,000 runs: the norms and steps of all rows alone would take more than is granted."""
+    path = tmp_path / "runs.parquet"
+    runs, rows = 1000, 4000
+    big_table(path, runs, rows, turns=False)
+    granted = 40 * MIB + RECORDING_BYTES * runs
+    assert ROW_BYTES * runs * rows > 1.3 * granted
+    measured = measure(small, path)
+    assert (measured.rows, measured.status) == (runs * rows, ["clean"] * runs)
+    assert measured.bytes <= granted, f"needed {measured.bytes / MIB:.1f} MiB of {granted / MIB:.1f}"
+
+
+def test_interleaved_tables_hold_their_signals(tmp_path: Path, small: Path) -> None:
+    """Rows of all runs in turns: 16 bytes a value of the two signals and no more."""
+    path = tmp_path / "runs.parquet"
+    runs, rows = 500, 4000
+    big_table(path, runs, rows, turns=True)
+    measured = measure(small, path)
+    assert (measured.rows, measured.status) == (runs * rows, ["clean"] * runs)
+    granted = 40 * MIB + 2 * ROW_BYTES * runs * rows + RECORDING_BYTES * runs
+    assert measured.bytes <= granted, f"needed {measured.bytes / MIB:.1f} MiB of {granted / MIB:.1f}"
 
 
 def tarred(path: Path, file: Path) -> None:

@@ -188,7 +188,16 @@ def test_reasons_hold_their_detail() -> None:
 # What SPEC lists; a name that can stand in a table can be explained.
 NAMES = {
     "check": {"nonfinite", "spikes"},
-    "suspicion": {"vanished", "eval-nonfinite", "zeroed", "frozen", "dead-gradient", "skipping", "erased"},
+    "suspicion": {
+        "vanished",
+        "eval-nonfinite",
+        "zeroed",
+        "frozen",
+        "dead-gradient",
+        "skipping",
+        "erased",
+        "ambiguous-nan",
+    },
     "note": {
         "sparse-log",
         "clipped-norm",
