@@ -78,7 +78,9 @@ def scan(
       glob or several.
     - `step`: name of the step column.
     - `run`: name of the column of run ids in tables of many runs; `name` and `value`: names of the columns of metric
-      names and of values in long tables. Without them, columns are found by their usual names.
+      names and of values in long tables. Without them, columns are found by their usual names. Rows of one run count
+      in the order of the table; where they lie in several files, by step if the files do not overlap in steps, else in
+      the order of the files' names.
     - `include`, `exclude`: globs over paths relative to the scanned root.
     - `threads`: None for one a core.
     - `progress`: None draws a bar on a terminal or in a notebook, False nothing; a callable gets

@@ -24,7 +24,7 @@ from polars.testing import assert_frame_equal
 
 import gradscan as gs
 from conftest import Count
-from makers import norms
+from makers import jsonl, norms
 from rules_twin import Knobs, judge, only_falls, split
 from test_rules_reference import KNOBS, recordings, rows_of_scan, rows_of_twin, without_repeats
 
@@ -308,6 +308,47 @@ def test_every_field_equals_a_scan_of_the_arrays(count: Count) -> None:
         count(f"generated {what}: frames with scan_series", number)
 
 
+def test_every_field_equals_a_scan_of_json_lines(count: Count, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The same rows as a file a run, whose reader knows no tables: nulls in any cell, rows without any value."""
+    seen = {"runs": 0, "findings": 0, "null": 0, "empty rows": 0}
+
+    @settings(max_examples=150)
+    @given(st.data(), st.sampled_from(KINDS), st.lists(st.integers(0, 10_000)), st.integers(0, 2**16))
+    def compare(data: st.DataObject, kind: str, cuts: list[int], seed: int) -> None:
+        archive = data.draw(archives("float64", gaps=True))
+        rng = np.random.default_rng(seed)
+        share = data.draw(st.sampled_from([0.0, 0.1, 0.6]))
+        for row in archive.rows:
+            row.loss = None if rng.random() < share else NAN if rng.random() < 0.01 else row.loss
+            row.norm = None if rng.random() < share else row.norm
+        columns = {
+            "run": pa.array([f"r{row.run}" for row in archive.rows]),
+            "step": pa.array([row.step for row in archive.rows]),
+            "grad_norm": numbers([row.norm for row in archive.rows], "float64"),
+            "loss": numbers([row.loss for row in archive.rows], "float64"),
+        }
+        scan = gs.scan_frame(presented(cut(pa.table(columns), cuts), kind))
+        folder = tmp_path_factory.mktemp("lines")
+        for run in archive.series:
+            rows = [row for row in archive.rows if row.run == run]
+            cells = ({"step": row.step, "grad_norm": row.norm, "loss": row.loss} for row in rows)
+            lines = ({name: cell for name, cell in line.items() if cell is not None} for line in cells)
+            jsonl(folder / f"r{run}.jsonl", lines)
+            seen["null"] += sum((row.norm is None) != (row.loss is None) for row in rows)
+            seen["empty rows"] += sum(row.norm is None and row.loss is None for row in rows)
+        files = gs.scan(folder, progress=False)
+        for run in archive.series:
+            got, want = told(scan, f"r{run}"), told(files, f"r{run}.jsonl")
+            got["runs"], want["runs"] = (frame["runs"].drop("name") for frame in (got, want))
+            same(got, want)
+            seen["runs"] += 1
+            seen["findings"] += len(want["findings"])
+
+    compare()
+    for what, number in seen.items():
+        count(f"generated {what}: frames with JSON Lines", number)
+
+
 # --- Every kind of frame ---------------------------------------------------------------------------------------------
 
 
@@ -536,6 +577,7 @@ def test_nan_of_a_loss_is_ambiguous_too() -> None:
     """Never clean, whichever signal it is in; other columns do no harm."""
     frame = numpy_backed(plain().filter(pl.col("run") == "clean"))
     frame["lr"] = np.where(frame["step"] == 100, np.nan, 0.1)
+    frame["eval_loss"] = np.where(frame["step"] % 100 == 0, 1.5, np.nan)
     assert gs.scan_frame(frame).runs["status"].to_list() == ["clean"]
     frame.loc[frame["step"] == 300, "loss"] = np.nan
     scan = gs.scan_frame(frame)
@@ -661,3 +703,83 @@ def test_the_namespace_takes_what_scan_frame_takes() -> None:
 
     ours = list(inspect.signature(FrameNamespace.scan).parameters.values())[1:]
     assert ours == list(inspect.signature(gs.scan_frame).parameters.values())[1:]
+
+
+# --- What is refused -------------------------------------------------------------------------------------------------
+
+
+def wanted(got: str, hint: str = "") -> str:
+    return f"frame: got {got}, want a polars or pandas DataFrame, a LazyFrame, or a table with __arrow_c_stream__{hint}"
+
+
+SERIES = "; the arrays of one run are for gradscan.scan_series"
+COLUMNS = '"run", "step", "grad_norm", "loss"'
+SIGNAL = "want a column of gradient norms or losses"
+NO_ROWS = "frame: got no rows of the columns 'run', 'step', 'grad_norm', 'loss', want at least one"
+
+
+def with_nulls() -> pl.DataFrame:
+    return plain()[:3].with_columns(pl.lit(None, pl.String).alias("run"))
+
+
+REFUSED: list[tuple[Callable[[], Any], dict[str, Any], type[Exception], str]] = [
+    (lambda: plain()["loss"], {}, TypeError, wanted("polars.Series", SERIES)),
+    (lambda: np.ones((3, 2)), {}, TypeError, wanted("numpy.ndarray", SERIES)),
+    (lambda: [0.5, 0.6], {}, TypeError, wanted("list", SERIES)),
+    (lambda: {"grad_norm": [0.5]}, {}, TypeError, wanted("dict", SERIES)),
+    (lambda: pd.Series([0.5]), {}, TypeError, wanted("pandas.Series", SERIES)),
+    (lambda: pa.chunked_array([[0.5]]), {}, TypeError, wanted("pyarrow.ChunkedArray", SERIES)),
+    (lambda: "runs.parquet", {}, TypeError, wanted("str", "; files and directories are for gradscan.scan")),
+    (lambda: None, {}, TypeError, wanted("NoneType")),
+    (pl.DataFrame, {}, ValueError, f"frame: got no columns, {SIGNAL}"),
+    (pl.LazyFrame, {}, ValueError, f"frame: got no columns, {SIGNAL}"),
+    (pd.DataFrame, {}, ValueError, f"frame: got no columns, {SIGNAL}"),
+    (lambda: plain()[:0], {}, ValueError, NO_ROWS),
+    (plain()[:0].to_arrow, {}, ValueError, NO_ROWS),
+    (lambda: masked(plain()[:0]), {}, ValueError, NO_ROWS),
+    (plain()[:0].lazy, {}, ValueError, "frame: got no rows, want at least one"),
+    (lambda: presented(plain()[:0].to_arrow(), "batches"), {}, ValueError, "frame: got no rows, want at least one"),
+    (plain, {"run": "runid"}, ValueError, f'run: got "runid", want one of the columns {COLUMNS}'),
+    (plain().lazy, {"step": "tick"}, ValueError, f'step: got "tick", want one of the columns {COLUMNS}'),
+    (
+        plain().to_arrow,
+        {"value": "number"},
+        ValueError,
+        f'value: got "number", want one of the columns {COLUMNS}',
+    ),
+    (lambda: arrow_backed(plain()), {"name": "key"}, ValueError, f'name: got "key", want one of the columns {COLUMNS}'),
+    (plain, {"value": "loss"}, ValueError, f"name: got no column of metric names, want one of the columns {COLUMNS}"),
+    (plain, {"run": "loss"}, ValueError, 'run: got column "loss" of type Float64, want text or whole numbers'),
+    (plain, {"name": "step", "value": "loss"}, ValueError, 'name: got column "step" of type Int64, want text'),
+    (
+        lambda: plain().with_columns(tags=pl.concat_list("loss")),
+        {"step": "tags"},
+        ValueError,
+        'step: got column "tags" of type LargeList(Float64), want whole numbers',
+    ),
+    (with_nulls, {}, ValueError, 'run: got column "run" of 3 nulls, want an id in at least one row'),
+    (with_nulls().lazy, {}, ValueError, 'run: got column "run" of 3 nulls, want an id in at least one row'),
+    (plain, {"nan": "drop"}, ValueError, "nan: got 'drop', want 'missing', 'damage' or None"),
+    (plain, {"run": 3}, TypeError, "run: got 3, want a string"),
+    (plain, {"threads": 0}, ValueError, "threads: got 0, want at least 1 and at most 4096"),
+    (plain, {"metrics": {"norm": "x"}}, ValueError, "metrics: got the role 'norm'"),
+    (
+        lambda: numpy_backed(plain()).assign(loss=[{"lr": 1}] * 240),
+        {},
+        TypeError,
+        "frame: got dict in column 'loss', want numbers or strings",
+    ),
+    (
+        lambda: numpy_backed(plain()).set_axis(["run", "step", "loss", "loss"], axis=1),
+        {},
+        ValueError,
+        "frame: got 2 columns named 'loss', want one",
+    ),
+]
+
+
+@pytest.mark.parametrize(("make", "options", "kind", "message"), REFUSED)
+def test_refused(make: Callable[[], Any], options: dict[str, Any], kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind) as raised:
+        gs.scan_frame(make(), **options)
+    assert str(raised.value) == message
