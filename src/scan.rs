@@ -494,8 +494,7 @@ fn judged(opened: &Opened<'_>, recording: Recording, options: &Options, worker: 
 /// A source, or a part of it, of which nothing could be read. A file that the user did not name, and that turns out to be no
 /// recording, is only skipped.
 fn rejected_part(source: &Source, part: Option<usize>, discovery: &Discovery, rejected: &Rejected) -> Done {
-    let is_table = matches!(source.format, Format::Parquet | Format::Arrow);
-    if is_table && rejected.code() == "not-a-recording" && !discovery.is_of_files() {
+    if source.format.is_table() && rejected.code() == "not-a-recording" && !discovery.is_of_files() {
         return Done::Many(Found { skipped: 1, ..Found::default() });
     }
     let mut outcome = rejected_outcome(source, rejected);

@@ -8,7 +8,8 @@ use super::cells::{Stretch, partition, stretches};
 use super::file::TableFile;
 use super::layout::{Layout, Usage};
 use super::runs::{BEYOND, Give, Known, Runs};
-use crate::model::{Fault, FaultKind, Limits, Part, Place, PlaceUnit, Recording, Severity, Source};
+use super::sources::{hive_values, wandb_export};
+use crate::model::{Fault, FaultKind, Limits, Part, Place, PlaceUnit, Recording, Severity, Source, roles};
 use crate::read::broken::Broken;
 use crate::read::{Ranges, Rejected, Request, Session, Shards};
 
@@ -51,8 +52,10 @@ struct Unit {
 /// What names a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Naming {
-    /// An id in a column or a path.
+    /// An id in a column.
     Id,
+    /// An id in a partition's folder.
+    Path,
     /// Its file.
     Part,
 }
@@ -65,19 +68,10 @@ pub struct Tables<'a> {
     runs: Runs<'a>,
     tables: Vec<Table>,
     units: Vec<Unit>,
-    /// What names each run.
-    naming: Vec<Naming>,
+    /// What names each run, and the first part of it.
+    naming: Vec<(Naming, u32)>,
     broken: Vec<(usize, Rejected)>,
     faults: Mutex<Vec<Fault>>,
-}
-
-/// Names of the run of a part by its path, where its columns do not tell: of a partitioned data set, or of files that are
-/// parts of one export.
-pub trait PathRuns {
-    /// The id in a partition's folder.
-    fn id(&self, name: &str) -> Option<String>;
-    /// What all files of one run's export have in common.
-    fn export(&self, name: &str) -> Option<String>;
 }
 
 /// Opens the parts of a source, finds their columns, and counts the rows of each run.
@@ -87,7 +81,6 @@ pub fn tables<'a>(
     limits: &'a Limits,
     session: &mut Session<'_>,
     open: Open,
-    paths: &dyn PathRuns,
 ) -> Result<Box<dyn Shards + 'a>, Rejected> {
     let mut tables = Tables {
         source,
@@ -113,7 +106,7 @@ pub fn tables<'a>(
         };
         match Layout::of(file.schema(), request, limits, false) {
             Ok(layout) if layout.is_recording(request) || request.everything => {
-                tables.add(index, file, layout, paths);
+                tables.add(index, file, layout);
             }
             Ok(_) => tables.broken.push((index, unrelated(file.schema()))),
             Err(misfit) => {
@@ -152,19 +145,20 @@ impl Tables<'_> {
         (self.open)(ranges, self.limits).map(Arc::from)
     }
 
-    fn add(&mut self, part: usize, file: Arc<dyn TableFile>, layout: Layout, paths: &dyn PathRuns) {
+    fn add(&mut self, part: usize, file: Arc<dyn TableFile>, layout: Layout) {
         let name = &self.source.parts[part].name;
         let run = match layout.place_of(Usage::Run) {
             Some(place) => RunOf::Column(place),
             None => {
-                let (key, naming) = match (paths.id(name), paths.export(name)) {
-                    (Some(id), _) => (id, Naming::Id),
+                let partition = hive_values(name).filter_map(|(key, id)| Some((roles::run_rank(key)?, id))).min();
+                let (key, naming) = match (partition, wandb_export(name)) {
+                    (Some((_, id)), _) => (id, Naming::Path),
                     // No id holds a NUL.
-                    (None, Some(export)) => (format!("\0{export}"), Naming::Part),
+                    (None, Some((export, _))) => (format!("\0{export}"), Naming::Part),
                     (None, None) => (format!("\0{name}"), Naming::Part),
                 };
                 let run = self.runs.run(&key);
-                self.name_runs(naming);
+                self.name_runs(naming, part as u32);
                 RunOf::Part(run)
             }
         };
@@ -177,8 +171,8 @@ impl Tables<'_> {
         self.tables.push(Table { part, run, plan: Arc::new(Plan::new(layout, part as u32)), file });
     }
 
-    fn name_runs(&mut self, naming: Naming) {
-        self.naming.resize(self.runs.count().max(self.naming.len()), naming);
+    fn name_runs(&mut self, naming: Naming, part: u32) {
+        self.naming.resize(self.runs.count().max(self.naming.len()), (naming, part));
     }
 
     fn file(&self, table: &Table, session: &Session<'_>) -> Result<Arc<dyn TableFile>, Broken> {
@@ -269,7 +263,7 @@ impl Tables<'_> {
         for (index, stretches) in found {
             self.units[index].runs = stretches;
         }
-        self.name_runs(Naming::Id);
+        self.name_runs(Naming::Id, 0);
         if self.runs.passed_limit() {
             let place = Place { part: 0, unit: PlaceUnit::Row, at: 0 };
             let detail = format!("more than {} runs: the rows of further ones are not read", self.limits.runs);
@@ -288,10 +282,13 @@ impl Tables<'_> {
         let id = recording.run_id.take();
         let naming = id.as_deref().map(|id| self.naming[self.runs.run(id) as usize]);
         let several = self.naming.len() > 1;
-        recording.run_id = match naming {
-            Some(Naming::Id) if several => id,
-            _ => None,
-        };
+        match naming {
+            Some((Naming::Id, _)) => recording.run_id = id.filter(|_| several),
+            Some((Naming::Path, _)) => (recording.run_id, recording.part) = (id, None),
+            // Its file's name is its own, also where it has several.
+            Some((Naming::Part, part)) => recording.part = Some(part),
+            None => {}
+        }
         recording
     }
 
@@ -417,7 +414,9 @@ impl Shards for Tables<'_> {
 }
 
 /// Reads all recordings of a source, one unit after the other.
-pub fn read_all(shards: &dyn Shards, session: &mut Session<'_>) -> Result<Vec<Recording>, Rejected> {
+pub fn read_all(source: &Source, session: &mut Session<'_>, open: Open) -> Result<Vec<Recording>, Rejected> {
+    let (request, limits) = (session.request, session.limits);
+    let shards = tables(source, request, limits, session, open)?;
     let mut recordings = Vec::new();
     for shard in 0..shards.count() {
         if session.files.cancelled() {

@@ -11,5 +11,6 @@ mod long;
 mod pages;
 pub mod parquet;
 pub mod runs;
+pub mod sources;
 #[cfg(test)]
 mod testing;
