@@ -33,7 +33,7 @@ pub fn without_gil<T: Send>(py: Python<'_>, work: impl FnOnce() -> T + Send) -> 
 }
 
 /// An exception class of `gradscan.errors` by name: the classes live in Python, so that they pickle.
-fn raise(py: Python<'_>, class: &str, message: &str) -> PyErr {
+pub(super) fn raise(py: Python<'_>, class: &str, message: &str) -> PyErr {
     let class = py.import("gradscan.errors").and_then(|module| module.getattr(class));
     match class.and_then(|class| class.call1((message,))) {
         Ok(error) => PyErr::from_value(error),
@@ -81,7 +81,7 @@ fn parse_request(metrics: Option<Vec<(String, String)>>, step: Option<String>, e
     Ok(request)
 }
 
-fn parse_threads(threads: Option<i64>) -> PyResult<Option<usize>> {
+pub(super) fn parse_threads(threads: Option<i64>) -> PyResult<Option<usize>> {
     let parse = |threads: i64| {
         usize::try_from(threads).ok().filter(|threads| (1..=4096).contains(threads)).ok_or_else(|| {
             PyValueError::new_err(format!("threads: got {threads}, want 1 to 4096, or None for all processors"))
@@ -91,14 +91,20 @@ fn parse_threads(threads: Option<i64>) -> PyResult<Option<usize>> {
 }
 
 /// Calls back into Python from the waiting thread: signals first, then the progress callback.
-struct Watch {
+pub(super) struct Watch {
     progress: Option<Py<PyAny>>,
     told: Option<Instant>,
-    error: Option<PyErr>,
+    /// What stopped the work.
+    pub(super) error: Option<PyErr>,
 }
 
 impl Watch {
-    fn tick(&mut self, advance: Advance) -> bool {
+    pub(super) fn new(progress: Option<Py<PyAny>>) -> Self {
+        Self { progress, told: None, error: None }
+    }
+
+    /// Whether to go on.
+    pub(super) fn tick(&mut self, advance: Advance) -> bool {
         if self.error.is_some() {
             return false;
         }
@@ -154,7 +160,7 @@ pub fn scan(
         limits: Limits::default(),
         threads: parse_threads(threads)?,
     };
-    let mut watch = Watch { progress, told: None, error: None };
+    let mut watch = Watch::new(progress);
     let tables = without_gil(py, || {
         let scan = scan_paths(&paths, &options, &mut |advance| watch.tick(advance));
         ScanTables::new(&scan)

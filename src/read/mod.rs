@@ -2,7 +2,6 @@
 //! path on disk, so that it can be cut, flipped and fuzzed without a file.
 
 pub mod axis;
-#[cfg(feature = "parquet")]
 pub mod broken;
 pub mod builder;
 mod clock;
