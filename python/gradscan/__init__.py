@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         scan,
         scan_series,
     )
+    from gradscan.auditing import audit
     from gradscan.errors import (
         AmbiguousFormatError,
         GradPathologyError,
@@ -54,6 +55,7 @@ _HOME = {
         "scan",
         "scan_series",
     ),
+    "auditing": ("audit",),
     "errors": (
         "AmbiguousFormatError",
         "GradPathologyError",
@@ -84,6 +86,7 @@ __all__ = [
     "UnreadableRecordingError",
     "__version__",
     "assert_finite",
+    "audit",
     "batch_stats",
     "count_nonfinite",
     "explain",

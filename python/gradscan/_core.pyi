@@ -5,9 +5,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 __all__ = [
+    "AuditTables",
     "RecordingData",
     "ScanTables",
     "Table",
+    "audit",
+    "audit_frame",
     "batch_stats",
     "count_nonfinite",
     "format_rows",
@@ -44,6 +47,21 @@ class ScanTables:
     def bytes(self) -> int: ...
     @property
     def roots(self) -> list[str]: ...
+    @property
+    def interrupted(self) -> bool: ...
+
+@final
+class AuditTables:
+    @property
+    def tensors(self) -> Table: ...
+    @property
+    def faults(self) -> Table: ...
+    @property
+    def files(self) -> int: ...
+    @property
+    def skipped_files(self) -> int: ...
+    @property
+    def bytes(self) -> int: ...
     @property
     def interrupted(self) -> bool: ...
 
@@ -104,6 +122,14 @@ def scan_series(
     min_norm: float = 0.0,
     opening: str = "report",
 ) -> ScanTables: ...
+def audit(
+    paths: list[str],
+    *,
+    threads: int | None = None,
+    progress: Callable[[int, int, int, int, int], object] | None = None,
+    partial: bool = False,
+) -> AuditTables: ...
+def audit_frame(frame: Any) -> Table: ...
 def batch_stats(
     values: NDArray[np.float32] | NDArray[np.float64],
     *,
