@@ -232,10 +232,14 @@ struct OnDisk<'a> {
     at: u64,
     size: u64,
     shared: &'a Shared,
+    cancel: &'a AtomicBool,
 }
 
 impl Input for OnDisk<'_> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if self.cancel.load(Ordering::Relaxed) {
+            return Err(io::Error::other("cancelled"));
+        }
         let count = self.file.read(into)?;
         self.at += count as u64;
         self.shared.read(count)
@@ -299,6 +303,8 @@ struct Done {
 struct Worker<'a> {
     shared: &'a Arc<Shared>,
     limits: &'a Limits,
+    /// What stops it from outside.
+    cancel: &'a AtomicBool,
     buffer: Vec<u8>,
 }
 
@@ -376,7 +382,7 @@ impl Worker<'_> {
                     return Ok(self.streamed(&mut Streamed(counted), None, format, file_name(&job.source)));
                 }
                 let shared = Arc::clone(self.shared);
-                let mut input = OnDisk { file, at: 0, size, shared: &shared };
+                let mut input = OnDisk { file, at: 0, size, shared: &shared, cancel: self.cancel };
                 Ok(self.streamed(&mut input, Some(size), format, file_name(&job.source)))
             }
             Format::SafetensorsIndex => {
@@ -531,7 +537,8 @@ pub fn audit(paths: &[PathBuf], options: &Options, tick: &mut dyn FnMut(Advance)
             .map(|_| {
                 let (alive, shared, order, jobs) = (alive.clone(), &shared, &order, &jobs);
                 scope.spawn(move || {
-                    let mut worker = Worker { shared, limits: &options.limits, buffer: Vec::new() };
+                    let cancel = &shared.cancel;
+                    let mut worker = Worker { shared, limits: &options.limits, cancel, buffer: Vec::new() };
                     let mut done = Vec::new();
                     while let Some(index) = order.get(shared.next.fetch_add(1, Ordering::Relaxed)) {
                         let result = worker.run(&jobs[*index]);
@@ -627,8 +634,9 @@ pub enum Weights {
     Unknown,
 }
 
-/// Audits the safetensors files of a checkpoint, a file or a directory, on this thread.
-pub fn weights(path: &Path, limits: &Limits, cancelled: &dyn Fn() -> bool) -> Weights {
+/// Audits the safetensors files of a checkpoint, a file or a directory, on this thread. Once `cancel` is set what it
+/// gives means nothing.
+pub fn weights(path: &Path, limits: &Limits, cancel: &AtomicBool) -> Weights {
     let is_weights = |kind: &Kind| matches!(kind, Kind::Known(Format::Safetensors | Format::SafetensorsIndex));
     let mut plan = Plan::default();
     let source = escape(path.as_os_str());
@@ -646,10 +654,10 @@ pub fn weights(path: &Path, limits: &Limits, cancelled: &dyn Fn() -> bool) -> We
         return Weights::Unknown;
     }
     let shared = Arc::new(Shared::default());
-    let mut worker = Worker { shared: &shared, limits, buffer: Vec::new() };
+    let mut worker = Worker { shared: &shared, limits, cancel, buffer: Vec::new() };
     let mut done: Vec<Option<Done>> = Vec::new();
     for job in &jobs {
-        if cancelled() {
+        if cancel.load(Ordering::Relaxed) {
             return Weights::Unknown;
         }
         done.push(Some(worker.run(job)));

@@ -13,6 +13,7 @@ pub mod open;
 pub mod read;
 pub mod restore;
 pub mod scan;
+pub mod verify;
 pub mod wire;
 
 #[cfg(feature = "python")]

@@ -10,15 +10,17 @@ use std::time::Duration;
 
 use crate::detect::{self, Worker};
 use crate::discover::{self, Discovery, Filter};
+use crate::model::checkpoint_name::Unit;
 use crate::model::finding::SeriesStats;
 use crate::model::roles;
 use crate::model::{
-    Checkpoint, Fault, FaultKind, Finding, Format, Knobs, Limits, Place, PlaceUnit, Recording, Role, Severity, Source,
-    Status, Verdict,
+    Axis, Checkpoint, Fault, FaultKind, Finding, Format, Knobs, Limits, Place, PlaceUnit, Recording, Role, Severity,
+    Source, Status, Verdict,
 };
 use crate::open::Disk;
 use crate::read::{Rejected, Request, Session};
 use crate::restore::{self, Restore};
+use crate::verify::{self, Among, Verified};
 
 /// What to scan, and how.
 #[derive(Clone, Debug, Default)]
@@ -33,6 +35,8 @@ pub struct Options {
     pub limits: Limits,
     /// Worker threads; `None`: as many as processors.
     pub threads: Option<usize>,
+    /// Whether the weights of restore points are audited.
+    pub verify_checkpoints: bool,
 }
 
 /// How far a running scan is.
@@ -217,6 +221,7 @@ struct Shared {
     bytes: AtomicU64,
     sources: AtomicU64,
     damaged: AtomicU64,
+    verified: Verified,
 }
 
 /// Sources of one root that one worker reads one after the other.
@@ -283,7 +288,7 @@ fn work(
             }
             let source = &discovery.sources[*index];
             disk.begin(source);
-            let read = || read_and_judge(source, discovery, &disk, options, &mut worker, &mut buffer);
+            let read = || read_and_judge(source, discovery, &disk, options, shared, &mut worker, &mut buffer);
             let read = catch_unwind(AssertUnwindSafe(read));
             disk.end(read.is_err());
             let outcomes = match read {
@@ -418,6 +423,7 @@ fn read_and_judge(
     discovery: &Discovery,
     disk: &Disk<'_>,
     options: &Options,
+    shared: &Shared,
     worker: &mut Worker,
     buffer: &mut Vec<u8>,
 ) -> Result<Vec<Outcome>, Rejected> {
@@ -426,9 +432,33 @@ fn read_and_judge(
     let outcomes = recordings.into_iter().map(|recording| {
         let verdict = detect::judge(&recording, &options.knobs, worker);
         let named = named.get_or_insert_with(|| discovery.checkpoints_of(source));
-        outcome(source, recording, verdict, named)
+        if !options.verify_checkpoints || verdict.findings.is_empty() {
+            return outcome(source, recording, verdict, named);
+        }
+        let (known, axis) = (known_checkpoints(&recording, named), recording.axis.clone());
+        let mut outcome = outcome(source, recording, verdict, named);
+        for Reported { finding, restore, .. } in &mut outcome.findings {
+            let among = Among { checkpoints: &known, met: named, unit: unit_of(finding, &axis), axis: &axis };
+            if restore.step.is_some() {
+                let (root, limits, cancel) = (&discovery.root, &options.limits, &shared.cancel);
+                *restore = verify::verify(restore.clone(), finding, among, root, &shared.verified, limits, cancel);
+            }
+        }
+        outcome
     });
     Ok(outcomes.collect())
+}
+
+/// Checkpoints that the recording and the names around it tell of.
+fn known_checkpoints(recording: &Recording, named: &[Checkpoint]) -> Vec<Checkpoint> {
+    recording.checkpoints.iter().chain(named).cloned().collect()
+}
+
+/// What a finding's steps count.
+fn unit_of(finding: &Finding, axis: &Axis) -> Option<Unit> {
+    let unit = axis.step_name.as_deref().map(roles::step_unit);
+    // Events carry steps of their own.
+    unit.or_else(|| finding.role.is_none().then_some(Unit::Step))
 }
 
 /// Reads the recordings of a source.
@@ -447,12 +477,9 @@ pub fn read_source(
 pub fn outcome(source: &Source, recording: Recording, verdict: Verdict, named: &[Checkpoint]) -> Outcome {
     let part_name = |place: &Place| source.parts.get(place.part as usize).map_or("", |part| part.name.as_str());
     let part_path = |place: &Place| source.parts.get(place.part as usize).map_or("", |part| part.path.as_str());
-    let mut checkpoints = recording.checkpoints.clone();
-    checkpoints.extend(named.iter().cloned());
-    let unit = recording.axis.step_name.as_deref().map(roles::step_unit);
+    let checkpoints = known_checkpoints(&recording, named);
     let findings = verdict.findings.into_iter().map(|finding| {
-        let event_only = finding.role.is_none();
-        let unit = unit.or_else(|| event_only.then_some(crate::model::checkpoint_name::Unit::Step));
+        let unit = unit_of(&finding, &recording.axis);
         let restore = restore::choose(&checkpoints, unit, finding.last_good_step, finding.onset_step, &recording.axis);
         let first_place = finding.first_place.map_or_else(String::new, |place| place.describe(part_name(&place)));
         Reported { finding, restore, first_place }

@@ -30,10 +30,22 @@ const TABLE: &[Row] = &[
     Row { module: "open", layer: 2, may_name: &["model", "wire", "read"] },
     Row { module: "discover", layer: 2, may_name: &["model", "open", "read"] },
     Row { module: "audit_files", layer: 3, may_name: &["model", "read", "audit", "open"] },
+    Row { module: "verify", layer: 3, may_name: &["model", "restore", "open", "audit_files"] },
     Row {
         module: "scan",
         layer: 3,
-        may_name: &["model", "kernel", "wire", "read", "detect", "restore", "open", "discover", "audit_files"],
+        may_name: &[
+            "model",
+            "kernel",
+            "wire",
+            "read",
+            "detect",
+            "restore",
+            "open",
+            "discover",
+            "audit_files",
+            "verify",
+        ],
     },
     Row {
         module: "python",

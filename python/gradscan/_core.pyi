@@ -105,6 +105,7 @@ def scan(
     include: list[str] | None = None,
     exclude: list[str] | None = None,
     threads: int | None = None,
+    verify_checkpoints: bool = False,
     progress: Callable[[int, int, int, int, int], object] | None = None,
     partial: bool = False,
 ) -> ScanTables: ...

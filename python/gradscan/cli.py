@@ -354,6 +354,13 @@ def scan_command(
     threads: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Default: one a core.", show_default=False)
     ] = None,
+    verify_checkpoints: Annotated[
+        bool,
+        typer.Option(
+            "--verify-checkpoints",
+            help="Read the safetensors files of each restore point; one with NaN or Inf gives way to an older one.",
+        ),
+    ] = False,
     limit: Annotated[int, typer.Option(metavar="N", min=1, help="Most runs of each status in the table.")] = 50,
     show_all: Annotated[bool, typer.Option("--all", help="List opening and clean runs one by one, too.")] = False,
     quiet: Annotated[
@@ -404,6 +411,7 @@ def scan_command(
                     include=include or [],
                     exclude=exclude or [],
                     threads=threads,
+                    verify_checkpoints=verify_checkpoints,
                     progress=False if quiet or no_progress else None,
                     partial=True,
                 )

@@ -134,7 +134,8 @@ impl Watch {
 /// exception that it raises stops the scan. With `partial`, Ctrl-C gives what is done instead of `KeyboardInterrupt`.
 #[pyfunction]
 #[pyo3(signature = (paths, *, spike_ratio=10.0, min_spikes=3, min_points=10, min_norm=0.0, opening="report",
-                    metrics=None, step=None, include=None, exclude=None, threads=None, progress=None, partial=false))]
+                    metrics=None, step=None, include=None, exclude=None, threads=None, verify_checkpoints=false,
+                    progress=None, partial=false))]
 #[allow(clippy::too_many_arguments)]
 pub fn scan(
     py: Python<'_>,
@@ -149,6 +150,7 @@ pub fn scan(
     include: Option<Vec<String>>,
     exclude: Option<Vec<String>>,
     threads: Option<i64>,
+    verify_checkpoints: bool,
     progress: Option<Py<PyAny>>,
     partial: bool,
 ) -> PyResult<ScanTables> {
@@ -159,6 +161,7 @@ pub fn scan(
         filter: filter.map_err(PyValueError::new_err)?,
         limits: Limits::default(),
         threads: parse_threads(threads)?,
+        verify_checkpoints,
     };
     let mut watch = Watch::new(progress);
     let tables = without_gil(py, || {
