@@ -14,7 +14,7 @@ use super::broken::Broken;
 use super::{Ranges, is_git_lfs_pointer};
 use crate::model::{FaultKind, Limits};
 use crate::wire::parquet_pages::{
-    Batch, Chunk, Codec, Decoder, Footer, Leaf, PAGE_HEADER, PageHeader, PageKind, TAIL, footer_length,
+    Batch, Chunk, Codec, Decoder, ENCRYPTED, Footer, Leaf, PAGE_HEADER, PageHeader, PageKind, TAIL, footer_length,
 };
 
 /// Read at the end of a file at first: footers of fifty columns take about 10 KiB.
@@ -28,39 +28,44 @@ const READ_AHEAD: u64 = 256 << 10;
 /// Rows decoded at once.
 const BATCH: usize = 1024;
 /// Bytes reserved for a decompressed page by its header; beyond, the buffer grows as bytes come.
-const TRUSTED_PAGE: usize = 1 << 20;
+pub(super) const TRUSTED_PAGE: usize = 1 << 20;
 /// Largest ratio of Snappy: a copy of 64 bytes takes three.
 const LARGEST_RATIO: usize = 22;
 /// Rows that a file of no size may hold, and more for each of its bytes. A step column alone takes a bit a row.
-const ROWS_FREE: u64 = 1 << 20;
-const ROWS_PER_BYTE: u64 = 64;
+pub(super) const ROWS_FREE: u64 = 1 << 20;
+pub(super) const ROWS_PER_BYTE: u64 = 64;
 
 /// Bytes of the file that are at hand.
 #[derive(Clone, Debug, Default)]
-struct Window {
-    at: u64,
-    bytes: Bytes,
+pub(super) struct Window {
+    pub at: u64,
+    pub bytes: Bytes,
 }
 
 impl Window {
     /// The bytes of a range, if they are all at hand.
-    fn slice(&self, range: &Range<u64>) -> Option<Bytes> {
+    pub fn slice(&self, range: &Range<u64>) -> Option<Bytes> {
         let from = range.start.checked_sub(self.at)?;
         let to = range.end.checked_sub(self.at)?;
         (to <= self.bytes.len() as u64).then(|| self.bytes.slice(from as usize..to as usize))
     }
 }
 
-/// An open file.
-pub(super) struct Table {
-    ranges: Arc<dyn Ranges>,
+/// The end of a file, read and held against the file.
+pub(super) struct End {
+    /// The last bytes of the file.
     tail: Window,
-    footer: Footer,
+    /// The footer as it stands.
+    pub bytes: Bytes,
+    /// What it says.
+    pub footer: Footer,
+    /// Its offset.
+    pub at: u64,
 }
 
-impl Table {
-    /// Reads the footer.
-    pub fn open(ranges: Arc<dyn Ranges>, limits: &Limits) -> Result<Self, Broken> {
+impl End {
+    /// Reads it; nothing of it is believed that the file's size or the limits contradict.
+    pub fn read(ranges: &dyn Ranges, limits: &Limits) -> Result<Self, Broken> {
         let size = ranges.size();
         let from = size.saturating_sub(FIRST_READ);
         let bytes = ranges.read(from..size).map_err(|error| Broken::io(from, &error))?;
@@ -69,7 +74,9 @@ impl Table {
             return Err(cut(&format!("the file ends after {size} bytes: want a Parquet footer")));
         };
         let length = footer_length(tail).map_err(|damage| {
-            if is_git_lfs_pointer(&bytes) {
+            if &tail[4..] == b"PARE" {
+                Broken::new("unsupported", FaultKind::Version, 0, "an encrypted Parquet file")
+            } else if is_git_lfs_pointer(&bytes) {
                 Broken::new("git-lfs-pointer", FaultKind::Unparsable, 0, "a Git LFS pointer in place of the file")
             } else {
                 cut(damage.what)
@@ -89,13 +96,30 @@ impl Table {
             Some(bytes) => bytes,
             None => ranges.read(range).map_err(|error| Broken::io(body, &error))?,
         };
-        let footer = Footer::parse(&bytes, body)
-            .map_err(|damage| Broken::damage(body + damage.at as u64, format!("broken footer: {damage}")))?;
+        let footer = Footer::parse(&bytes, body).map_err(|damage| match damage.what {
+            ENCRYPTED => Broken::new("unsupported", FaultKind::Version, body, "an encrypted Parquet file"),
+            _ => Broken::damage(body + damage.at as u64, format!("broken footer: {damage}")),
+        })?;
         let rows = footer.groups.iter().fold(0u64, |rows, group| rows.saturating_add(group.rows));
         if rows > ROWS_FREE + size.saturating_mul(ROWS_PER_BYTE) {
             let detail = format!("{rows} rows in a file of {size} bytes are not plausible");
             return Err(Broken::new("limit", FaultKind::Limit, body, detail));
         }
+        Ok(Self { tail, bytes, footer, at: body })
+    }
+}
+
+/// An open file.
+pub(super) struct Table {
+    ranges: Arc<dyn Ranges>,
+    tail: Window,
+    footer: Footer,
+}
+
+impl Table {
+    /// Reads the footer.
+    pub fn open(ranges: Arc<dyn Ranges>, limits: &Limits) -> Result<Self, Broken> {
+        let End { tail, footer, .. } = End::read(&*ranges, limits)?;
         Ok(Self { ranges, tail, footer })
     }
 
@@ -362,14 +386,17 @@ impl ColumnState {
         };
         let plain = header.plain as usize;
         match self.codec {
-            Codec::Unknown => return Err("compressed by a codec that is not read".to_owned()),
+            Codec::Unknown | Codec::Brotli | Codec::Lz4 | Codec::Lz4Raw => {
+                return Err("compressed by a codec that is not read".to_owned());
+            }
             Codec::None => self.raw = Some(stored),
             _ if !compressed => self.raw = Some(stored),
             // A page of nulls: nothing was compressed.
             _ if plain == levels => self.page.extend_from_slice(&stored[..levels]),
             Codec::Zstd => {
                 self.page.extend_from_slice(&stored[..levels]);
-                unzstd(&stored[levels..], plain, &mut self.page, zstd).map_err(|error| error.to_string())?;
+                unzstd(&stored[levels..], plain, TRUSTED_PAGE, &mut self.page, zstd)
+                    .map_err(|error| error.to_string())?;
             }
             Codec::Snappy => {
                 self.page.extend_from_slice(&stored[..levels]);
@@ -388,14 +415,16 @@ impl ColumnState {
     }
 }
 
-/// Appends what a Zstandard frame holds until `into` has `plain` bytes; more is an error.
-fn unzstd(
+/// Appends what a Zstandard frame holds until `into` has `plain` bytes; more is an error. Up to `trusted` bytes the
+/// buffer is reserved at once.
+pub(super) fn unzstd(
     frame: &[u8],
     plain: usize,
+    trusted: usize,
     into: &mut Vec<u8>,
     context: &mut Option<zstd::bulk::Decompressor<'static>>,
 ) -> std::io::Result<()> {
-    if plain > TRUSTED_PAGE {
+    if plain > trusted {
         let mut decoder = zstd::stream::read::Decoder::with_buffer(frame)?;
         decoder.window_log_max(24)?;
         decoder.take((plain - into.len()) as u64 + 1).read_to_end(into)?;
@@ -413,7 +442,7 @@ fn unzstd(
 }
 
 /// Appends what a Snappy block holds: `plain` bytes less what `into` has, or an error.
-fn unsnap(block: &[u8], plain: usize, into: &mut Vec<u8>) -> Result<(), String> {
+pub(super) fn unsnap(block: &[u8], plain: usize, into: &mut Vec<u8>) -> Result<(), String> {
     plausible(plain, block.len())?;
     let from = into.len();
     if snap::raw::decompress_len(block).map_err(|error| error.to_string())? != plain - from {
@@ -425,7 +454,7 @@ fn unsnap(block: &[u8], plain: usize, into: &mut Vec<u8>) -> Result<(), String> 
 }
 
 /// Appends what gzip members hold until `into` has `plain` bytes; one more is read so that the caller sees a longer page.
-fn gunzip(members: &[u8], plain: usize, into: &mut Vec<u8>) -> Result<(), String> {
+pub(super) fn gunzip(members: &[u8], plain: usize, into: &mut Vec<u8>) -> Result<(), String> {
     let more = (plain - into.len()) as u64 + 1;
     flate2::read::MultiGzDecoder::new(members).take(more).read_to_end(into).map_err(|error| error.to_string())?;
     Ok(())

@@ -114,7 +114,13 @@ pub enum Codec {
     Gzip,
     /// Zstandard.
     Zstd,
-    /// One that is not read: Brotli, LZ4, LZO, or one of the future.
+    /// Brotli.
+    Brotli,
+    /// LZ4 blocks in Hadoop's frames, or bare.
+    Lz4,
+    /// One LZ4 block.
+    Lz4Raw,
+    /// One that is not read: LZO, or one of the future.
     Unknown,
 }
 
@@ -124,7 +130,10 @@ impl Codec {
             0 => Self::None,
             1 => Self::Snappy,
             2 => Self::Gzip,
+            4 => Self::Brotli,
+            5 => Self::Lz4,
             6 => Self::Zstd,
+            7 => Self::Lz4Raw,
             _ => Self::Unknown,
         }
     }
@@ -141,6 +150,10 @@ pub struct Chunk {
     pub length: u64,
     /// Values, nulls included.
     pub values: u64,
+    /// Nulls, where the statistics say.
+    pub nulls: Option<u64>,
+    /// Whether it has a dictionary.
+    pub dictionary: bool,
 }
 
 /// A stretch of rows.
@@ -203,6 +216,41 @@ impl Footer {
     }
 }
 
+/// What [`Footer::parse`] says of a column whose place only its key tells.
+pub const ENCRYPTED: &str = "an encrypted column";
+
+/// The value of a key in the writer's own metadata of a footer; `None` too where that is damaged.
+pub fn metadata<'a>(footer: &'a [u8], key: &[u8]) -> Option<&'a [u8]> {
+    let mut cursor = Cursor::new(footer);
+    let mut last = 0;
+    while let Some(field) = cursor.field(&mut last).ok()? {
+        if (field.id, field.kind) != (5, kind::LIST) {
+            cursor.skip(field.kind).ok()?;
+            continue;
+        }
+        let (kind, count) = cursor.list().ok()?;
+        if kind != kind::STRUCT {
+            return None;
+        }
+        for _ in 0..count {
+            let (mut found, mut value) = (false, None);
+            let mut last = 0;
+            while let Some(field) = cursor.field(&mut last).ok()? {
+                match (field.id, field.kind) {
+                    (1, kind::BINARY) => found = cursor.binary().ok()? == key,
+                    (2, kind::BINARY) => value = Some(cursor.binary().ok()?),
+                    _ => cursor.skip(field.kind).ok()?,
+                }
+            }
+            if found {
+                return value;
+            }
+        }
+        return None;
+    }
+    None
+}
+
 /// One element of the schema as it is written: a tree in depth-first order.
 #[derive(Default)]
 struct Element<'a> {
@@ -254,11 +302,16 @@ const CONVERTED_UNSIGNED: std::ops::RangeInclusive<i64> = 11..=14;
 const REPEATED: i64 = 2;
 /// Depth of a schema.
 const SCHEMA_DEPTH: usize = 64;
+/// Elements of a schema.
+const SCHEMA_ELEMENTS: u64 = 1 << 18;
 
 fn schema(cursor: &mut Cursor<'_>) -> Result<Vec<Leaf>, Damage> {
     let (kind, count) = cursor.list()?;
     if kind != kind::STRUCT || count == 0 {
         return Err(Damage::new("the schema is no list of structs"));
+    }
+    if count > SCHEMA_ELEMENTS {
+        return Err(Damage::new("the schema has more than 262,144 elements"));
     }
     let mut leaves = Vec::new();
     // Groups that are open: children still to come, and their names.
@@ -328,9 +381,13 @@ fn row_group(cursor: &mut Cursor<'_>, body: u64) -> Result<RowGroup, Damage> {
 
 fn chunk(cursor: &mut Cursor<'_>, body: u64) -> Result<Chunk, Damage> {
     let (mut codec, mut values, mut length, mut data, mut dictionary) = (Codec::Unknown, -1, -1, -1, 0);
+    let mut nulls = None;
     let mut last = 0;
     while let Some(field) = cursor.field(&mut last)? {
         if (field.id, field.kind) != (3, kind::STRUCT) {
+            if field.id == 8 {
+                return Err(Damage::new(ENCRYPTED));
+            }
             cursor.skip(field.kind)?;
             continue;
         }
@@ -342,6 +399,15 @@ fn chunk(cursor: &mut Cursor<'_>, body: u64) -> Result<Chunk, Damage> {
                 (7, kind::I64) => length = cursor.integer()?,
                 (9, kind::I64) => data = cursor.integer()?,
                 (11, kind::I64) => dictionary = cursor.integer()?,
+                (12, kind::STRUCT) => {
+                    let mut last = 0;
+                    while let Some(field) = cursor.field(&mut last)? {
+                        match (field.id, field.kind) {
+                            (3, kind::I64) => nulls = u64::try_from(cursor.integer()?).ok(),
+                            _ => cursor.skip(field.kind)?,
+                        }
+                    }
+                }
                 _ => cursor.skip(field.kind)?,
             }
         }
@@ -350,7 +416,8 @@ fn chunk(cursor: &mut Cursor<'_>, body: u64) -> Result<Chunk, Damage> {
     let offset = if dictionary > 0 { data.min(dictionary) } else { data };
     match (u64::try_from(offset), u64::try_from(length), u64::try_from(values)) {
         (Ok(offset), Ok(length), Ok(values)) if offset.checked_add(length).is_some_and(|end| end <= body) => {
-            Ok(Chunk { codec, offset, length, values })
+            let nulls = nulls.filter(|nulls| *nulls <= values);
+            Ok(Chunk { codec, offset, length, values, nulls, dictionary: dictionary > 0 })
         }
         _ => Err(Damage::new("a column lies outside the file")),
     }
@@ -375,10 +442,16 @@ pub enum PageKind {
     DataV2 {
         /// Values, nulls included.
         values: u32,
+        /// Of these, nulls.
+        nulls: u32,
+        /// Rows; fewer than values where lists are stored.
+        rows: u32,
         /// Number of the encoding.
         encoding: u8,
-        /// Bytes of the levels.
+        /// Bytes of the levels, repetition first.
         levels: u32,
+        /// Bytes of the repetition levels; flat columns have none.
+        repetition: u32,
         /// Whether the values are compressed.
         compressed: bool,
     },
@@ -409,6 +482,7 @@ impl PageHeader {
         let (mut number, mut stored, mut plain) = (-1, -1, -1);
         let (mut values, mut encoding, mut level_encoding) = (-1, -1, RLE);
         let (mut definition, mut repetition, mut compressed) = (0, 0, true);
+        let (mut nulls, mut rows) = (0, 0);
         while let Some(field) = cursor.field(&mut last)? {
             match (field.id, field.kind) {
                 (1, kind::I32) => number = cursor.integer()?,
@@ -422,6 +496,8 @@ impl PageHeader {
                             (1, kind::I32) => values = cursor.integer()?,
                             (2, kind::I32) if !version_2 => encoding = cursor.integer()?,
                             (3, kind::I32) if !version_2 => level_encoding = cursor.integer()?,
+                            (2, kind::I32) if version_2 => nulls = cursor.integer()?,
+                            (3, kind::I32) if version_2 => rows = cursor.integer()?,
                             (4, kind::I32) if version_2 => encoding = cursor.integer()?,
                             (5, kind::I32) if version_2 => definition = cursor.integer()?,
                             (6, kind::I32) if version_2 => repetition = cursor.integer()?,
@@ -440,11 +516,13 @@ impl PageHeader {
             0 if level_encoding != RLE => return Err(Damage::new("levels in an encoding that is not read")),
             0 => PageKind::Data { values: small(values)?, encoding: encoded()? },
             2 => PageKind::Dictionary { values: small(values)? },
-            3 if repetition != 0 => return Err(Damage::new("repetition levels in a flat column")),
             3 => PageKind::DataV2 {
                 values: small(values)?,
+                nulls: small(nulls)?,
+                rows: small(rows)?,
                 encoding: encoded()?,
-                levels: small(definition)?,
+                levels: small(i64::from(small(definition)?) + i64::from(small(repetition)?))?,
+                repetition: small(repetition)?,
                 compressed,
             },
             _ => PageKind::Other,
@@ -634,6 +712,48 @@ impl Delta {
     }
 }
 
+/// Holds the counts inside values that are stored as differences or shared prefixes against the `values` that the page
+/// has and the bytes (at most `limit`) that they unfold to: decoders size buffers by them. Other encodings pass.
+pub fn check_differences(bytes: &[u8], encoding: u8, values: u32, limit: u64) -> Result<(), Damage> {
+    const ODD: Damage = Damage::new("more differences than values in a page");
+    if !(5..=7).contains(&encoding) || bytes.is_empty() {
+        return Ok(());
+    }
+    let first = Delta::new(bytes, 0)?;
+    if first.left > u64::from(values) {
+        return Err(ODD);
+    }
+    if encoding != 7 {
+        return Ok(());
+    }
+    // Prefixes, then the lengths of suffixes: a value may repeat all of the one before it at no cost.
+    let (mut prefixes, mut end) = (first.clone(), first);
+    while end.left > 0 {
+        end.next(bytes)?;
+    }
+    let rest = bytes.get(end.at..).ok_or(SHORT)?;
+    let mut suffixes = Delta::new(rest, 0)?;
+    if suffixes.left != prefixes.left {
+        return Err(ODD);
+    }
+    let (mut length, mut total) = (0i64, 0u64);
+    while prefixes.left > 0 {
+        let (prefix, suffix) = (prefixes.next(bytes)?, suffixes.next(rest)?);
+        if !(0..=length).contains(&prefix) || !(0..=bytes.len() as i64).contains(&suffix) {
+            return Err(Damage::new("a text that shares more than there is"));
+        }
+        length = prefix + suffix;
+        total = total.saturating_add(length as u64);
+    }
+    if total > limit {
+        return Err(Damage::new(UNFOLDED));
+    }
+    Ok(())
+}
+
+/// What [`check_differences`] says of values beyond its limit.
+pub const UNFOLDED: &str = "shared prefixes that unfold beyond the limit of a page";
+
 /// Where the values of the open page come from.
 #[derive(Clone, Debug, Default)]
 enum Encoded {
@@ -755,6 +875,7 @@ impl Decoder {
                 (values, encoding, 4..4 + length)
             }
             PageKind::Data { values, encoding } => (values, encoding, 0..0),
+            PageKind::DataV2 { repetition: 1.., .. } => return Err(Damage::new("repetition levels in a flat column")),
             PageKind::DataV2 { values, encoding, levels, .. } => (values, encoding, 0..levels as usize),
             PageKind::Dictionary { .. } | PageKind::Other => return Err(Damage::new("not a data page")),
         };
