@@ -23,6 +23,8 @@ use crate::open::archive::{self, Container, Item, What};
 use crate::open::names::escape;
 use crate::open::{self, open_regular};
 use crate::read::broken::Broken;
+#[cfg(feature = "tables")]
+use crate::read::table::{ipc, parquet};
 use crate::read::{Damage, Ranges};
 
 /// What to audit, and how.
@@ -420,8 +422,10 @@ impl Worker<'_> {
     #[cfg(feature = "tables")]
     fn table(&self, inner: Arc<dyn Ranges>, format: Format) -> Result<Report, Broken> {
         let ranges = Arc::new(Heeded { inner, shared: Arc::clone(self.shared) });
-        let _ = (ranges, format);
-        Err(audit::unsupported(0, "tables"))
+        // Columns of a Parquet file lie apart, those of a batch of Arrow together.
+        let is_columnar = format == Format::Parquet;
+        let file = if is_columnar { parquet::open(ranges, self.limits) } else { ipc::open(ranges, self.limits) }?;
+        Ok(audit::table::audit(&*file, is_columnar, self.limits, &mut || !self.shared.cancelled()))
     }
 
     #[cfg(not(feature = "tables"))]

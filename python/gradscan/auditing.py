@@ -19,7 +19,7 @@ from gradscan import _core, arguments
 from gradscan import progress as progress_bar
 from gradscan.api import count_nonfinite
 from gradscan.errors import LimitError, UnknownFormatError, UnreadableRecordingError
-from gradscan.paths import PathLike, expand
+from gradscan.paths import expand
 from gradscan.progress import Callback
 from gradscan.result import AUDIT_SCHEMA, Audit
 
@@ -36,14 +36,15 @@ def audit(path_or_frame: Any, threads: int | None = None) -> pl.DataFrame:
     - a frame: anything with `__arrow_c_stream__` (polars, pyarrow, duckdb), a polars LazyFrame, a pandas DataFrame. NaN
       in a float column of pandas counts as NaN, though pandas may mean a missing value by it.
 
-    One row a tensor, array or float column: `name`, `dtype`, `shape`, `values` (looked at; nulls left out), `nan`, `inf`
-    (of either sign; a complex value counts once), `first_row` (index along the first axis of the first bad value, from
-    0; null where there is none) and `bad_rows` (how many such indices hold one). A field of a structure is a row of its
-    own (`column.field`), lists and fixed-size lists count by row of the table. Text and integers of tables have no row.
+    One row a tensor, array or float column: `name`, `dtype`, `shape`, `values` (looked at; nulls left out), `nan`,
+    `inf` (of either sign; a complex value counts once), `first_row` (index along the first axis of the first bad value,
+    from 0; null where there is none) and `bad_rows` (how many such indices hold one). A field of a structure is a row
+    of its own (`column.field`), lists and fixed-size lists count by row of the table. Text and integers of tables have
+    no row.
 
     Of one file these columns are all, and a file that cannot be read to its end raises UnreadableRecordingError (an
-    unknown one UnknownFormatError, one beyond a limit LimitError). Of a directory or several paths `source` comes first,
-    and `fault` last: a row in which it is not null stands for a file that could not be read, or not to its end.
+    unknown one UnknownFormatError, one beyond a limit LimitError). Of a directory or several paths `source` comes
+    first, and `fault` last: a row in which it is not null stands for a file that could not be read, or not to its end.
 
     `threads`: None for one a core; one file is read by one thread. Memory does not grow with the size of a file.
     Raises FileNotFoundError for a path that does not exist, TypeError for what is neither a path nor a frame.
@@ -168,7 +169,7 @@ def _of_column(name: str, column: Any) -> Iterable[pl.DataFrame]:
         else:
             array = np.asarray(column)
         yield _counted(name, str(dtype), array, rows - missing)
-    elif dtype == object:
+    elif getattr(dtype, "kind", "") == "O":
         yield from _of_objects(name, column)
 
 

@@ -21,7 +21,19 @@ from gradscan.errors import GradPathologyError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["AUDIT_SCHEMA", "SCHEMAS", "STATUSES", "TABLES", "Audit", "NonFinite", "Recording", "Run", "Scan", "View", "empty"]
+__all__ = [
+    "AUDIT_SCHEMA",
+    "SCHEMAS",
+    "STATUSES",
+    "TABLES",
+    "Audit",
+    "NonFinite",
+    "Recording",
+    "Run",
+    "Scan",
+    "View",
+    "empty",
+]
 
 STATUSES = ("damaged", "suspect", "opening", "unreadable", "not_assessable", "clean")
 """The status of a run, worst first; every run has exactly one."""

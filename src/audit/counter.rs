@@ -133,9 +133,9 @@ impl Counter {
         *floats += (bytes.len() / layout.float.width()) as u64;
     }
 
-    /// Values that came by whole.
+    /// Values that came by; the last one perhaps not to its end.
     pub fn values(&self) -> u64 {
-        self.floats / self.layout.parts
+        self.floats.div_ceil(self.layout.parts)
     }
 
     /// NaN, Inf, the first bad row and how many there are (`None`: too many to tell apart).

@@ -37,9 +37,10 @@ pub struct Window<'a> {
 }
 
 impl<'a> Window<'a> {
-    /// From where the input stands, which counts as byte 0. The buffer is the caller's, for the next file.
+    /// From where the input stands, which counts as byte 0. The buffer is the caller's, for the next file; an empty one
+    /// gets [`BUFFER`] bytes.
     pub fn new(input: &'a mut dyn Input, buffer: &'a mut Vec<u8>) -> Self {
-        if buffer.len() < BUFFER {
+        if buffer.is_empty() {
             buffer.resize(BUFFER, 0);
         }
         Self { input, buffer, start: 0, end: 0, at: 0 }
