@@ -634,7 +634,7 @@ pub enum Weights {
     Poisoned,
     /// A file in it is damaged, or a shard is missing.
     Unreadable,
-    /// It holds no safetensors file: nothing was looked at.
+    /// It holds no safetensors file, or none with a tensor: nothing was looked at.
     Unknown,
 }
 
@@ -672,6 +672,8 @@ pub fn weights(path: &Path, limits: &Limits, cancel: &AtomicBool) -> Weights {
         Weights::Poisoned
     } else if reports().any(|report| !report.faults.is_empty()) {
         Weights::Unreadable
+    } else if reports().all(|report| report.tensors.is_empty()) {
+        Weights::Unknown
     } else {
         Weights::Sound
     }

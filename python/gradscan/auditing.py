@@ -105,9 +105,10 @@ def _of_frame(frame: Any) -> pl.DataFrame:
     pandas = sys.modules.get("pandas")
     if pandas is not None and isinstance(frame, pandas.DataFrame):
         return _of_pandas(frame)
-    if isinstance(frame, pl.LazyFrame):
+    if isinstance(frame, (pl.DataFrame, pl.LazyFrame)):
         floats = [name for name, dtype in frame.collect_schema().items() if _holds_floats(dtype)]
-        frame = frame.select(floats).collect(engine="streaming")
+        frame = frame.select(floats)
+        frame = frame.collect(engine="streaming") if isinstance(frame, pl.LazyFrame) else frame
     if isinstance(frame, pl.Series) or (pandas is not None and isinstance(frame, pandas.Series)):
         raise TypeError("path_or_frame: got a Series, want a frame: series.to_frame()")
     if isinstance(frame, (np.ndarray, Mapping)):
