@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import bottleneck
+import ml_dtypes  # noqa: F401 (numpy learns bfloat16 from it, which safetensors asks for)
 import numpy as np
 import numpy.typing as npt
 import pandas as pd

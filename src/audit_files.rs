@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
 use std::io::{self, Read, Seek};
+#[cfg(feature = "tables")]
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -12,20 +13,25 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
+#[cfg(feature = "tables")]
 use bytes::Bytes;
 use walkdir::WalkDir;
 
-use crate::audit::{self, Format, Input, Report, Streamed, Tensor, npy, safetensors};
+#[cfg(feature = "archives")]
+use crate::audit::Streamed;
+use crate::audit::{self, Format, Input, Report, Tensor, npy, safetensors};
 use crate::model::source::plain;
 use crate::model::{FaultKind, Limits};
 #[cfg(feature = "archives")]
 use crate::open::archive::{self, Container, Item, What};
 use crate::open::names::escape;
 use crate::open::{self, open_regular};
+#[cfg(feature = "archives")]
+use crate::read::Damage;
+use crate::read::Ranges;
 use crate::read::broken::Broken;
 #[cfg(feature = "tables")]
 use crate::read::table::{ipc, parquet};
-use crate::read::{Damage, Ranges};
 
 /// What to audit, and how.
 #[derive(Clone, Debug, Default)]
@@ -109,11 +115,11 @@ impl Plan {
     }
 
     /// A file that the user named, or a directory.
-    fn name(&mut self, path: &Path, limits: &Limits) {
+    fn name(&mut self, path: &Path, limits: &Limits, proceed: &mut dyn FnMut() -> bool) {
         let source = escape(path.as_os_str());
         match path.metadata() {
             Err(error) => self.add(path.to_owned(), source, Kind::Refused(audit::failed(0, &error))),
-            Ok(metadata) if metadata.is_dir() => self.walk(path, &source, limits, |_| true),
+            Ok(metadata) if metadata.is_dir() => self.walk(path, &source, limits, |_| true, proceed),
             Ok(_) => {
                 let kind = kind_of_name(&source).unwrap_or(Kind::Unknown);
                 self.add(path.to_owned(), source, kind);
@@ -121,9 +127,19 @@ impl Plan {
         }
     }
 
-    fn walk(&mut self, root: &Path, source: &str, limits: &Limits, wanted: impl Fn(&Kind) -> bool) {
+    fn walk(
+        &mut self,
+        root: &Path,
+        source: &str,
+        limits: &Limits,
+        wanted: impl Fn(&Kind) -> bool,
+        proceed: &mut dyn FnMut() -> bool,
+    ) {
         let walker = WalkDir::new(root).follow_links(false).max_depth(limits.depth).sort_by_file_name();
-        for entry in walker {
+        for (count, entry) in walker.into_iter().enumerate() {
+            if count % 256 == 255 && !proceed() {
+                return;
+            }
             let (path, refused) = match entry {
                 Ok(entry) if entry.file_type().is_dir() => continue,
                 Ok(entry) if entry.path_is_symlink() => {
@@ -257,6 +273,7 @@ impl Input for OnDisk<'_> {
 }
 
 /// A stream that counts what is read of it and of its archive.
+#[cfg(feature = "archives")]
 struct Counted<'a, R> {
     inner: R,
     shared: &'a Shared,
@@ -264,6 +281,7 @@ struct Counted<'a, R> {
     most: u64,
 }
 
+#[cfg(feature = "archives")]
 impl<R: Read> Read for Counted<'_, R> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let count = self.inner.read(into)?;
@@ -277,11 +295,13 @@ impl<R: Read> Read for Counted<'_, R> {
 }
 
 /// Ranges that count what is read.
+#[cfg(feature = "tables")]
 struct Heeded {
     inner: Arc<dyn Ranges>,
     shared: Arc<Shared>,
 }
 
+#[cfg(feature = "tables")]
 impl Ranges for Heeded {
     fn size(&self) -> u64 {
         self.inner.size()
@@ -522,8 +542,15 @@ fn bad(files: &[Audited]) -> u64 {
 /// gives what is done.
 pub fn audit(paths: &[PathBuf], options: &Options, tick: &mut dyn FnMut(Advance) -> bool) -> Audit {
     let mut plan = Plan::default();
+    let mut going = true;
     for path in paths {
-        plan.name(path, &options.limits);
+        plan.name(path, &options.limits, &mut || {
+            going = going && tick(Advance::default());
+            going
+        });
+    }
+    if !going {
+        return Audit { interrupted: true, ..Audit::default() };
     }
     plan.add_shards(&options.limits);
     let jobs: Vec<Job> = plan.jobs.into_values().collect();
@@ -645,7 +672,9 @@ pub fn weights(path: &Path, limits: &Limits, cancel: &AtomicBool) -> Weights {
     let mut plan = Plan::default();
     let source = escape(path.as_os_str());
     match path.symlink_metadata() {
-        Ok(metadata) if metadata.is_dir() => plan.walk(path, &source, limits, is_weights),
+        Ok(metadata) if metadata.is_dir() => {
+            plan.walk(path, &source, limits, is_weights, &mut || !cancel.load(Ordering::Relaxed))
+        }
         Ok(metadata) if metadata.is_file() => {
             if let Some(kind) = kind_of_name(&source).filter(is_weights) {
                 plan.add(path.to_owned(), source, kind);
@@ -654,7 +683,9 @@ pub fn weights(path: &Path, limits: &Limits, cancel: &AtomicBool) -> Weights {
         _ => return Weights::Unknown,
     }
     let jobs: Vec<Job> = plan.jobs.into_values().collect();
-    if jobs.is_empty() {
+    // A link is not followed: what it leads to is not known.
+    if jobs.is_empty() || jobs.iter().any(|job| matches!(&job.kind, Kind::Refused(why) if why.kind == FaultKind::Link))
+    {
         return Weights::Unknown;
     }
     let shared = Arc::new(Shared::default());

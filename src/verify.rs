@@ -56,8 +56,7 @@ pub fn verify(
     let mut restore = chosen;
     let mut left: Vec<Checkpoint> = among.checkpoints.to_vec();
     let after = restore.after;
-    loop {
-        let Some(number) = restore.step else { break };
+    while let Some(number) = restore.step {
         // The one that the recording names may be met under another path.
         let met = among.met.iter().find(|met| Some(&met.path) == restore.path.as_ref()).or_else(|| {
             let unit = among.unit;

@@ -610,7 +610,7 @@ def audit_command(
         if result.files == 0:
             _say("gradscan: nothing to audit: no file of data or weights was found")
         elif format is not AuditFormat.table and len(result.faults):
-            _say(f"gradscan: {len(result.faults):,} faults: files that could not be read to their end (--format json)")
+            _say(f"gradscan: {wording.plural(result.faults['source'].n_unique(), 'file')} could not be read to the end")
     if not complete:
         raise typer.Exit(USAGE)
     raise typer.Exit(interrupt.code if result.interrupted else _audit_code(result))

@@ -375,11 +375,10 @@ fn body(
         let order = if header.is_fortran { Rows::minor } else { Rows::major };
         order(&header.shape, field.values)
     };
-    let mut counters: Vec<Option<Counter>> = header
-        .fields
-        .iter()
-        .map(|field| field.layout.map(|layout| Counter::new(layout, rows(field), limits.row_marks)))
-        .collect();
+    // Fields share what there is.
+    let marks = limits.row_marks / header.fields.len().max(1) as u64;
+    let mut counters: Vec<Option<Counter>> =
+        header.fields.iter().map(|field| field.layout.map(|layout| Counter::new(layout, rows(field), marks))).collect();
     let is_plain = matches!(&header.fields[..], [field] if field.name.is_empty());
     let got = match &mut counters[..] {
         [] => window.pass(bytes),
@@ -399,7 +398,7 @@ fn body(
         let seen = counter.as_ref().map_or(all, Counter::values);
         let name = if field.name.is_empty() { name.to_owned() } else { format!("{name}.{}", field.name) };
         if bad_rows.is_none() {
-            let detail = format!("{name:?}: bad rows beyond {} bits are not told apart", limits.row_marks * 8);
+            let detail = format!("{name:?}: bad rows beyond {} bits are not told apart", marks.saturating_mul(8));
             report.faults.push(limit(window.at(), detail));
         }
         let shape = header.shape.iter().chain(&field.shape).copied().collect();
@@ -426,6 +425,10 @@ fn scatter(piece: &[u8], inside: u64, header: &Header, counters: &mut [Option<Co
     for (field, counter) in header.fields.iter().zip(counters) {
         let (Some(counter), Some(layout)) = (counter, field.layout) else { continue };
         let (begin, length) = (field.offset, field.values.saturating_mul(layout.width()));
+        if length == 0 {
+            // Any number of these may share a place of one byte.
+            continue;
+        }
         // From the place that the piece begins in, which begins before it.
         let mut at = 0u64;
         let end = inside + piece.len() as u64;
@@ -576,6 +579,19 @@ pub(crate) mod tests {
         assert_eq!(report, Report::default());
         let report = audited(&file(&dict("[('a', '<f8', (0,))]", "False", "(9,)"), &[]), true);
         assert_eq!(row(&report, 0).2, 0);
+    }
+
+    #[test]
+    fn hostile_07_a_thousand_fields_of_no_bytes_beside_one_of_a_byte() {
+        let fields: String = (0..1000).map(|k| format!("('{k}','<f4',(0,)),")).collect();
+        let text = dict(&format!("[{fields}('x','|S1')]"), "False", "(4000000,)");
+        let head = [MAGIC, &[2, 0], &(text.len() as u32).to_le_bytes(), text.as_bytes()].concat();
+        let limits = Limits::default();
+        let bytes = [head, vec![0; 4_000_000]].concat();
+        let start = std::time::Instant::now();
+        let report = audit(&mut Streamed(&bytes[..]), None, "a", &limits, &mut Vec::new());
+        assert_eq!((report.faults.len(), report.tensors.len()), (0, 1001));
+        assert!(start.elapsed().as_secs() < 5, "{:?}", start.elapsed());
     }
 
     #[test]

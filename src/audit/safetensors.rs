@@ -90,7 +90,7 @@ pub fn header(json: &[u8], data: Option<u64>) -> Result<Vec<Entry>, Broken> {
         let at = 8 + (cursor.position() + stray) as u64;
         return Err(corrupt(at, "something else than spaces behind the header's object"));
     }
-    entries.sort_by(|a, b| (a.begin, a.end).cmp(&(b.begin, b.end)));
+    entries.sort_by_key(|entry| (entry.begin, entry.end));
     let mut at = 0;
     for entry in &entries {
         if entry.begin != at {

@@ -295,6 +295,12 @@ impl Columns {
     }
 }
 
+/// The floats below a column: they stand in the order of columns.
+fn own(columns: &[Column], index: usize) -> Range<usize> {
+    let begin = columns.partition_point(|column| column.leaf.column < index);
+    begin..columns.partition_point(|column| column.leaf.column <= index)
+}
+
 /// Bytes of a batch.
 const BATCH: u64 = 4 << 20;
 
@@ -309,14 +315,15 @@ pub fn audit(file: &dyn TableFile, apart: bool, limits: &Limits, proceed: &mut d
     let level = columns.level;
     for unit in 0..file.units() {
         for group in groups.iter().filter(|group| !group.is_empty()) {
-            let width = columns.columns.iter().filter(|column| group.contains(&column.leaf.column));
-            let width = width.fold(0u64, |sum, column| sum.saturating_add(column.leaf.width));
-            let rows = (BATCH / width.max(1)).clamp(16, 65_536) as usize;
+            let width = group.iter().flat_map(|index| own(&columns.columns, *index));
+            let width = width.fold(0u64, |sum, at| sum.saturating_add(columns.columns[at].leaf.width));
+            let rows = (BATCH / width.max(1)).clamp(1, 65_536) as usize;
             let (mut base, mut going) = (columns.rows, true);
             let read = file.read(unit, group, rows, &mut |batch| {
                 for (index, array) in group.iter().zip(batch.columns()) {
-                    let own = columns.columns.iter_mut().filter(|column| column.leaf.column == *index);
-                    own.for_each(|column| column.feed(level, array, base));
+                    for column in own(&columns.columns, *index) {
+                        columns.columns[column].feed(level, array, base);
+                    }
                 }
                 base += batch.num_rows() as u64;
                 going = proceed();

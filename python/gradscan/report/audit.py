@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from rich.cells import cell_len
+
 from gradscan.report import csv
 from gradscan.report.columns import NUMERIC, cell
 from gradscan.report.escape import markdown as escape_markdown
 from gradscan.report.escape import terminal as escape
 from gradscan.report.json import SCHEMA, dump, rows
-from gradscan.report.terminal import _grid, _Page
+from gradscan.report.terminal import _fit, _pad, _Page
 
 if TYPE_CHECKING:
     import polars as pl
@@ -18,7 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["data", "render", "summary_line", "write"]
 
-_SHOWN = ("name", "dtype", "shape", "nan", "inf", "first_row", "bad_rows", "values")
+_SHOWN = ("name", "nan", "inf", "first_row", "bad_rows", "dtype", "shape", "values")
+"""The most useful first: where a line is too narrow, the last ones are left out."""
 
 
 def _counted(count: int, one: str, many: str | None = None) -> str:
@@ -59,9 +62,7 @@ def render(audit: Audit, *, width: int = 80, color: bool = False, limit: int = 5
     for (source,), group in tensors.head(limit).group_by("source", maintain_order=True):
         page.whole((escape(str(source)), "bold"))
         lines = [[cell(_value(name, value)) for name, value in row.items()] for row in group.select(_SHOWN).to_dicts()]
-        left_out = _grid(page, _SHOWN, [name.replace("_", " ") for name in _SHOWN], lines)
-        if left_out:
-            page.line((f"too wide for this terminal: {', '.join(left_out)} (--format csv has all columns)", "dim"))
+        _grid(page, lines)
         page.blank()
     if len(tensors) > limit:
         page.line((f"and {len(tensors) - limit:,} more tensors (--limit {len(tensors)} shows them)", "dim"))
@@ -77,6 +78,23 @@ def render(audit: Audit, *, width: int = 80, color: bool = False, limit: int = 5
         page.blank()
     page.line(*_closing(audit))
     return page.text()
+
+
+def _grid(page: _Page, lines: list[list[str]]) -> None:
+    """Aligned columns. Names of tensors differ in their middles: they are cut only where the counts leave no room."""
+    titles = [name.replace("_", " ") for name in _SHOWN]
+    cells = [titles, *([escape(text) for text in line] for line in lines)]
+    wide = [max(cell_len(text) for text in column) for column in zip(*cells, strict=True)]
+    shown = len(wide)
+    while shown > 5 and sum(wide[:shown]) + 2 * shown > page.width:
+        shown -= 1
+    wide[0] = min(wide[0], max(16, page.width - sum(wide[1:shown]) - 2 * shown))
+    for place, line in enumerate(cells):
+        padded = [
+            _pad(_fit(text, size), size, name in NUMERIC)
+            for text, size, name in zip(line[:shown], wide, _SHOWN, strict=False)
+        ]
+        page.whole(("  " + "  ".join(padded).rstrip(), "dim" if place == 0 else ""))
 
 
 def _value(name: str, value: Any) -> Any:
