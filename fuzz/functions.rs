@@ -31,6 +31,10 @@ pub const ALL: &[(&str, Function)] = &[
     ("csv", csv),
     ("safetensors", safetensors),
     ("npy", npy),
+    #[cfg(feature = "tables")]
+    ("parquet", parquet),
+    #[cfg(feature = "tables")]
+    ("arrow", arrow),
     ("json_tokenizer", json_tokenizer),
     ("parquet_pages", parquet_pages),
     ("archive_records", archive_records),
@@ -160,6 +164,55 @@ pub fn npy(data: &[u8]) {
         framed(&[b"{'descr': ", data, rest.as_bytes()].concat(), &[0xff; 200]);
         let known = format!("{{'descr': [('a', '>f4', (2,)), ('b', '<c8'), ('', '|V3')]{rest}");
         framed(known.as_bytes(), data);
+    }
+}
+
+/// Reads all of a table: the columns one by one, then together.
+#[cfg(feature = "tables")]
+fn table(open: gradscan::read::table::Opener, data: Vec<u8>) {
+    let part = Part { path: "table".into(), name: "table".into(), size: data.len() as u64 };
+    let mut memory = Memory::default();
+    memory.files.insert(part.path.clone(), data.into());
+    let limits = Limits { page: 1 << 16, ..Limits::default() };
+    // A refusal is an answer like any other, here and below.
+    let Ok(table) = open(gradscan::read::Files::ranges(&memory, &part).expect("the file is there"), &limits) else {
+        return;
+    };
+    let all: Vec<usize> = (0..table.schema().fields.len().min(64)).collect();
+    for unit in 0..table.units().min(64) {
+        for columns in all.iter().map(std::slice::from_ref).chain([&all[..]]) {
+            let mut rows = 0;
+            let _ = table.read(unit, columns, 1000, &mut |batch| {
+                assert!((1..=1000).contains(&batch.num_rows()), "a batch of {} rows", batch.num_rows());
+                rows += batch.num_rows() as u64;
+                rows < 100_000
+            });
+            assert!(rows <= table.rows(unit), "more rows than the unit has");
+        }
+    }
+}
+
+/// The bytes as a Parquet file, and as a footer behind a page.
+#[cfg(feature = "tables")]
+pub fn parquet(data: &[u8]) {
+    let open = gradscan::read::table::parquet::open;
+    table(open, data.to_vec());
+    table(open, [b"PAR1", data, &(data.len() as u32).to_le_bytes()[..], b"PAR1"].concat());
+    if reader(Format::Parquet).is_some() {
+        source(Format::Parquet, &[("run_id=a/0.parquet", data), ("run_id=b/0.parquet", data)]);
+    }
+}
+
+/// The bytes as an Arrow file or stream, as the messages of a file without a footer, and as a footer.
+#[cfg(feature = "tables")]
+pub fn arrow(data: &[u8]) {
+    let open = gradscan::read::table::ipc::open;
+    table(open, data.to_vec());
+    let length = (data.len() as u32).to_le_bytes();
+    table(open, [b"ARROW1\0\0\xff\xff\xff\xff", &length[..], data].concat());
+    table(open, [b"ARROW1\0\0", data, &length[..], b"ARROW1"].concat());
+    if reader(Format::Arrow).is_some() {
+        source(Format::Arrow, &[("0.arrow", data), ("1.arrow", data)]);
     }
 }
 

@@ -13,6 +13,10 @@ pub enum Format {
     TensorBoard,
     /// Delimited text with a header, and TensorBoard's exports of one chart.
     Csv,
+    /// Tables in Parquet files.
+    Parquet,
+    /// Tables in Arrow IPC files and streams.
+    Arrow,
     /// Arrays given in memory (`scan_series`).
     Memory,
 }
@@ -26,6 +30,8 @@ impl Format {
             Self::Jsonl => "jsonl",
             Self::TensorBoard => "tensorboard",
             Self::Csv => "csv",
+            Self::Parquet => "parquet",
+            Self::Arrow => "arrow",
             Self::Memory => "memory",
         }
     }

@@ -1,6 +1,8 @@
 //! Readers: bytes of one format in, rows out. Pure: a reader sees slices and the [`Files`] that it is given, never a
 //! path on disk, so that it can be cut, flipped and fuzzed without a file.
 
+#[cfg(feature = "tables")]
+pub mod arrow;
 pub mod axis;
 pub mod broken;
 pub mod builder;
@@ -9,6 +11,8 @@ pub mod csv;
 pub mod hf_trainer;
 mod json_rows;
 pub mod jsonl;
+#[cfg(feature = "tables")]
+pub mod parquet;
 #[cfg(feature = "parquet")]
 mod parquet_columns;
 #[cfg(feature = "parquet")]
