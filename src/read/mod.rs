@@ -4,7 +4,6 @@
 #[cfg(feature = "tables")]
 pub mod arrow;
 pub mod axis;
-#[cfg(feature = "parquet")]
 pub mod broken;
 pub mod builder;
 mod clock;
