@@ -531,7 +531,8 @@ fn gather(discoveries: Vec<Discovery>, done: Vec<Vec<Done>>, interrupted: bool) 
         };
         for (source, found) in done.into_iter().enumerate() {
             let tie = discovery.ambiguous.iter().find(|(at, _)| *at == source).map(|(_, names)| names);
-            let found = Found::from(found);
+            let mut found = Found::from(found);
+            share_bytes(&mut found.outcomes);
             scan.faults.extend(found.faults.into_iter().map(located));
             scan.skipped += found.skipped;
             for mut outcome in found.outcomes {
@@ -594,6 +595,16 @@ fn gather(discoveries: Vec<Discovery>, done: Vec<Vec<Done>>, interrupted: bool) 
         scan.roots.push(labels[root].clone());
     }
     scan
+}
+
+/// Runs of one table share its bytes, each by its rows.
+fn share_bytes(outcomes: &mut [Box<Outcome>]) {
+    let of_table = |outcome: &Outcome| outcome.run_id.is_some();
+    let rows: u64 = outcomes.iter().filter(|outcome| of_table(outcome)).map(|outcome| outcome.records).sum();
+    for outcome in outcomes.iter_mut().filter(|outcome| of_table(outcome)) {
+        let share = u128::from(outcome.bytes) * u128::from(outcome.records) / u128::from(rows.max(1));
+        outcome.bytes = share as u64;
+    }
 }
 
 /// Numbers a run's name if another has it already.
@@ -733,6 +744,7 @@ pub fn outcome(source: &Source, recording: Recording, verdict: Verdict, named: &
     let series: Vec<SeriesStats> = exact(verdict.series);
     // A recording that is one file of several is called like it.
     let part = recording.part.and_then(|part| source.parts.get(part as usize));
+    let recording_has_no_id = recording.run_id.is_none();
     let path = part.filter(|_| source.parts.len() > 1).map_or(&source.path, |part| &part.path);
     Outcome {
         run: path.clone(),
@@ -761,7 +773,10 @@ pub fn outcome(source: &Source, recording: Recording, verdict: Verdict, named: &
         attempts: recording.axis.attempts.len() as u64,
         checkpoints: distinct.len() as u64,
         unrecognised: if recognised { Vec::new() } else { exact(recording.unrecognised) },
-        bytes: source.bytes(),
+        bytes: match part {
+            Some(part) if recording_has_no_id => part.size,
+            _ => source.bytes(),
+        },
         started: recording.started,
         ended: recording.ended,
     }

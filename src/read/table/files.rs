@@ -35,6 +35,8 @@ enum RunOf {
 /// One file.
 struct Table {
     part: usize,
+    /// Files of one layout are parts of one data set; an id means the same run in all of them, and in no others.
+    data_set: usize,
     run: RunOf,
     plan: Arc<Plan>,
     file: Option<Arc<dyn TableFile>>,
@@ -60,6 +62,31 @@ enum Naming {
     Part,
 }
 
+/// What files that belong together have in common: their shape, and the names of the columns that give run and step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Signature {
+    is_long: bool,
+    columns: Vec<String>,
+}
+
+impl Signature {
+    fn of(layout: &Layout) -> Self {
+        let is_axis = |usage: Usage, is_metric: bool| usage != Usage::IsNan && !(usage == Usage::Named && is_metric);
+        let axes = layout.columns.iter().filter(|column| is_axis(column.usage, column.is_metric));
+        let mut columns: Vec<String> = axes.map(|column| column.name.clone()).collect();
+        columns.sort_unstable();
+        Self { is_long: layout.is_long, columns }
+    }
+}
+
+/// Between the number of a data set and the id of one of its runs.
+const OF: char = '\0';
+
+/// The id that the interned name of a run holds.
+fn id_of(name: &str) -> &str {
+    name.rsplit_once(OF).map_or(name, |(_, id)| id)
+}
+
 /// A source of tables, ready to be read.
 pub struct Tables<'a> {
     source: &'a Source,
@@ -67,6 +94,7 @@ pub struct Tables<'a> {
     open: Open,
     runs: Runs<'a>,
     tables: Vec<Table>,
+    data_sets: Vec<Signature>,
     units: Vec<Unit>,
     /// What names each run, and the first part of it.
     naming: Vec<(Naming, u32)>,
@@ -88,6 +116,7 @@ pub fn tables<'a>(
         open,
         runs: Runs::new(source.format, PlaceUnit::Row, request, limits),
         tables: Vec::new(),
+        data_sets: Vec::new(),
         units: Vec::new(),
         naming: Vec::new(),
         broken: Vec::new(),
@@ -147,16 +176,27 @@ impl Tables<'_> {
 
     fn add(&mut self, part: usize, file: Arc<dyn TableFile>, layout: Layout) {
         let name = &self.source.parts[part].name;
-        let run = match layout.place_of(Usage::Run) {
+        let signature = Signature::of(&layout);
+        let known = self.data_sets.iter().position(|known| *known == signature);
+        let data_set = known.unwrap_or_else(|| {
+            self.data_sets.push(signature);
+            self.data_sets.len() - 1
+        });
+        let partition = hive_values(name).filter_map(|(key, id)| Some((roles::run_rank(key)?, key, id))).min();
+        // The folder says what the column says, where both are called alike.
+        let tells_more = |column: &str| partition.as_ref().is_none_or(|(_, key, _)| !key.eq_ignore_ascii_case(column));
+        let column = layout.place_of(Usage::Run).filter(|place| tells_more(&layout.columns[*place].name));
+        let run = match column {
             Some(place) => RunOf::Column(place),
             None => {
-                let partition = hive_values(name).filter_map(|(key, id)| Some((roles::run_rank(key)?, id))).min();
                 let (key, naming) = match (partition, wandb_export(name)) {
-                    (Some((_, id)), _) => (id, Naming::Path),
-                    // No id holds a NUL.
-                    (None, Some((export, _))) => (format!("\0{export}"), Naming::Part),
-                    (None, None) => (format!("\0{name}"), Naming::Part),
+                    (Some((.., id)), _) => (id, Naming::Path),
+                    (None, Some((export, _))) => (export.to_owned(), Naming::Part),
+                    (None, None) => (name.clone(), Naming::Part),
                 };
+                // Files and ids are not to be taken for each other.
+                let home = if naming == Naming::Part { "file" } else { "" };
+                let key = format!("{data_set}{home}{OF}{key}");
                 let run = self.runs.run(&key);
                 self.name_runs(naming, part as u32);
                 RunOf::Part(run)
@@ -168,7 +208,12 @@ impl Tables<'_> {
             first_row += file.rows(unit);
         }
         let file = (self.source.parts.len() <= OPEN).then_some(file);
-        self.tables.push(Table { part, run, plan: Arc::new(Plan::new(layout, part as u32)), file });
+        self.tables.push(Table { part, data_set, run, plan: Arc::new(Plan::new(layout, part as u32)), file });
+    }
+
+    /// Index of a run of a data set.
+    fn intern(&self, data_set: usize, id: &str) -> u32 {
+        self.runs.run(&format!("{data_set}{OF}{id}"))
     }
 
     fn name_runs(&mut self, naming: Naming, part: u32) {
@@ -228,7 +273,7 @@ impl Tables<'_> {
                     let mut stretches_of_unit: Option<Vec<Stretch>> = u32::try_from(rows).ok().map(|_| Vec::new());
                     let (mut done, files) = (0u64, session.files);
                     let result = file.read(unit.unit, &[column], BATCH, &mut |batch| {
-                        let mut intern = |id: &str| self.runs.run(id);
+                        let mut intern = |id: &str| self.intern(table.data_set, id);
                         let mut start = 0;
                         for stretch in stretches(batch.column(0), &mut intern) {
                             count(stretch.key, u64::from(stretch.end - start));
@@ -279,8 +324,9 @@ impl Tables<'_> {
 
     /// Takes what identifies a run only among others of its source off a recording.
     fn name(&self, mut recording: Recording) -> Recording {
-        let id = recording.run_id.take();
-        let naming = id.as_deref().map(|id| self.naming[self.runs.run(id) as usize]);
+        let name = recording.run_id.take();
+        let id = name.as_deref().map(|name| id_of(name).to_owned());
+        let naming = name.as_deref().map(|name| self.naming[self.runs.run(name) as usize]);
         let several = self.naming.len() > 1;
         match naming {
             Some((Naming::Id, _)) => recording.run_id = id.filter(|_| several),
@@ -315,7 +361,7 @@ impl Tables<'_> {
                 let mut begin = 0;
                 // The fault was told when the runs were counted.
                 let _ = file.read(unit.unit, &[column], BATCH, &mut |batch| {
-                    add(&stretches(batch.column(0), &mut |id| self.runs.run(id)), begin);
+                    add(&stretches(batch.column(0), &mut |id| self.intern(table.data_set, id)), begin);
                     begin += batch.num_rows() as u64;
                     true
                 });
@@ -372,7 +418,7 @@ impl Shards for Tables<'_> {
                 let count = rows.num_rows();
                 let by_run = match (&unit.runs, run_place) {
                     (Some(all), _) => cut(all, done, count),
-                    (None, Some(place)) => stretches(rows.column(place), &mut |id| self.runs.run(id)),
+                    (None, Some(place)) => stretches(rows.column(place), &mut |id| self.intern(table.data_set, id)),
                     (None, None) => Vec::new(),
                 };
                 let mut name = |name: &str| self.runs.metric(name);
