@@ -18,6 +18,8 @@ pub type Open = fn(Arc<dyn Ranges>, &Limits) -> Result<Box<dyn TableFile>, Broke
 
 /// Rows decoded at once.
 const BATCH: usize = 1 << 16;
+/// The same where the rows of runs lie apart: each run should get more than a few of them.
+const WIDE_BATCH: usize = 1 << 18;
 /// Parts kept open; of sources with more, each is opened again where it is read.
 const OPEN: usize = 64;
 /// Rows to a stretch below which the runs of a unit are not remembered, but read again.
@@ -39,6 +41,8 @@ struct Table {
     data_set: usize,
     run: RunOf,
     plan: Arc<Plan>,
+    /// The same without the run column, for units whose runs are known.
+    bare: Arc<Plan>,
     file: Option<Arc<dyn TableFile>>,
 }
 
@@ -208,7 +212,10 @@ impl Tables<'_> {
             first_row += file.rows(unit);
         }
         let file = (self.source.parts.len() <= OPEN).then_some(file);
-        self.tables.push(Table { part, data_set, run, plan: Arc::new(Plan::new(layout, part as u32)), file });
+        let mut bare = layout.clone();
+        bare.columns.retain(|column| column.usage != Usage::Run);
+        let plan = |layout: Layout| Arc::new(Plan::new(layout, part as u32));
+        self.tables.push(Table { part, data_set, run, plan: plan(layout), bare: plan(bare), file });
     }
 
     /// Index of a run of a data set.
@@ -262,6 +269,11 @@ impl Tables<'_> {
                 }
             };
             let rows = file.rows(unit.unit);
+            if rows == 0 {
+                // What is wrong with it is told when it is read.
+                found.push((index, Some(Vec::new())));
+                continue;
+            }
             match table.run {
                 RunOf::Part(run) => {
                     count(run, rows);
@@ -402,19 +414,12 @@ impl Shards for Tables<'_> {
             (RunOf::Column(place), None) => Some(place),
             _ => None,
         };
-        let plan = match (table.run, &unit.runs) {
-            (RunOf::Column(place), Some(_)) => {
-                let mut plan = (*table.plan).clone();
-                plan.layout.columns.remove(place);
-                plan.nan.remove(place);
-                Arc::new(plan)
-            }
-            _ => table.plan.clone(),
-        };
+        let plan = if unit.runs.is_some() { &table.bare } else { &table.plan };
         let mut done = 0u64;
         let files = session.files;
         let result = self.file(table, session).and_then(|file| {
-            file.read(unit.unit, &plan.layout.projection(), BATCH, &mut |rows| {
+            let batch = if run_place.is_some() { WIDE_BATCH } else { BATCH };
+            file.read(unit.unit, &plan.layout.projection(), batch, &mut |rows| {
                 let count = rows.num_rows();
                 let by_run = match (&unit.runs, run_place) {
                     (Some(all), _) => cut(all, done, count),
@@ -422,7 +427,7 @@ impl Shards for Tables<'_> {
                     (None, None) => Vec::new(),
                 };
                 let mut name = |name: &str| self.runs.metric(name);
-                let batch = Arc::new(Batch::decode(&plan, &rows, unit.first_row + done, &mut name));
+                let batch = Arc::new(Batch::decode(plan, &rows, unit.first_row + done, &mut name));
                 for (run, rows) in partition(&by_run, count) {
                     if run != BEYOND {
                         self.runs.take(run, shard, Piece { batch: batch.clone(), rows }, &mut give);
