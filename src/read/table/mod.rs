@@ -29,7 +29,7 @@ mod tests {
 
     use arrow_array::cast::AsArray;
     use arrow_array::types::Float64Type;
-    use arrow_array::{Array, RecordBatch};
+    use arrow_array::RecordBatch;
     use arrow_cast::cast;
     use arrow_schema::DataType;
 
