@@ -918,7 +918,7 @@ mod tests {
         let column = |at: i64| Arc::new(Int64Array::from_iter_values((0..50_000).map(|row| row * at))) as ArrayRef;
         let names: Vec<String> = (0..10).map(|at| format!("c{at}")).collect();
         let wide = RecordBatch::try_from_iter(names.iter().zip(0..).map(|(name, at)| (name, column(at)))).unwrap();
-        let bytes = ipc_file(&[wide.clone()], options(None));
+        let bytes = ipc_file(std::slice::from_ref(&wide), options(None));
         let file = Arc::new(Counting(Memory(bytes.into()), Default::default()));
         let table = open(file.clone(), &Limits::default()).unwrap();
         let (batches, broken) = read(&*table, &[2, 9], 1 << 20);
@@ -931,7 +931,7 @@ mod tests {
     fn any_cut_and_any_byte_give_an_outcome() {
         let few = flat(6).project(&[0, 4, 12, 13, 15, 17, 22, 24]).unwrap();
         let files = [
-            ipc_file(&[few.clone()], options(None)),
+            ipc_file(std::slice::from_ref(&few), options(None)),
             ipc_stream(
                 &[few, flat(3).project(&[0, 4, 12, 13, 15, 17, 22, 24]).unwrap()],
                 options(Some(CompressionType::LZ4_FRAME)),
@@ -979,7 +979,7 @@ mod tests {
         ])
         .unwrap();
         for codec in [CompressionType::ZSTD, CompressionType::LZ4_FRAME] {
-            let sound = ipc_stream(&[rows.clone()], options(Some(codec)));
+            let sound = ipc_stream(std::slice::from_ref(&rows), options(Some(codec)));
             assert_eq!(faults(&sound), []);
             let at = place_of(&sound, 4321 * 8);
             let mut bytes = sound.clone();

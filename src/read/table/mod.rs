@@ -27,9 +27,9 @@ pub fn read_all(source: &Source, _session: &mut Session<'_>, _open: Opener) -> R
 mod tests {
     use std::path::{Path, PathBuf};
 
+    use arrow_array::RecordBatch;
     use arrow_array::cast::AsArray;
     use arrow_array::types::Float64Type;
-    use arrow_array::RecordBatch;
     use arrow_cast::cast;
     use arrow_schema::DataType;
 
