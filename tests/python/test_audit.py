@@ -222,9 +222,9 @@ def test_one_value_in_a_gigabyte(tmp_path: Path) -> None:
         file.truncate(8 + len(text) + rows * columns * 4)
         file.seek(at)
         file.write(np.float32(NAN).tobytes())
-    start = time.perf_counter()
+    start = time.process_time()
     frame = gs.audit(path)
-    assert time.perf_counter() - start < 10
+    assert time.process_time() - start < 5
     assert found(frame) == {"w": (rows * columns, 1, 0, rows - 3, 1)}
 
 
