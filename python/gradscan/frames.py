@@ -110,12 +110,12 @@ def _opened(frame: Any, columns: assemble.Columns, pairs: _Pairs, nan: str | Non
     if isinstance(frame, pl.LazyFrame):
         schema = frame.collect_schema()
         needed = _needed(schema, columns, pairs)
-        picked = frame.select(cs.by_name(needed))
+        picked = frame.select(_typed(needed))
         return _Table(_collected(picked, pl.Schema({column: schema[column] for column in needed})), [])
     if isinstance(frame, pl.DataFrame):
         _refuse_empty(frame.height, frame.columns)
         # What a scan needs, and no more: a column of Python objects has no Arrow type to be exported in.
-        return _Table([frame.select(cs.by_name(_needed(frame.schema, columns, pairs)))], [])
+        return _Table([frame.select(_typed(_needed(frame.schema, columns, pairs)))], [])
     pandas = sys.modules.get("pandas")
     if pandas is not None and isinstance(frame, pandas.DataFrame):
         return _PandasFrame(frame, pandas, nan).table(columns, pairs)
@@ -129,6 +129,12 @@ def _opened(frame: Any, columns: assemble.Columns, pairs: _Pairs, nan: str | Non
     if hasattr(frame, "__arrow_c_array__"):
         return _opened(pl.DataFrame(frame), columns, pairs, nan)
     raise TypeError(_no_table(frame))
+
+
+def _typed(names: Sequence[str]) -> list[pl.Expr]:
+    """The columns; those of nothing but nulls get a type, since polars' export of the type Null cannot be read."""
+    untyped = cs.by_name(names) & cs.by_dtype(pl.Null)
+    return [(cs.by_name(names) - untyped).as_expr(), untyped.cast(pl.Float64)]
 
 
 def _needed(schema: pl.Schema, columns: assemble.Columns, pairs: _Pairs) -> list[str]:

@@ -755,6 +755,15 @@ def with_nulls() -> pl.DataFrame:
     return plain()[:3].with_columns(pl.lit(None, pl.String).alias("run"))
 
 
+def test_ids_that_became_floats() -> None:
+    frame = plain()
+    ids = frame["run"].rank("dense").cast(pl.Float64)
+    floats = gs.scan_frame(frame.with_columns(ids.alias("run")))
+    whole = gs.scan_frame(frame.with_columns(ids.cast(pl.Int64).alias("run")))
+    assert len(floats.runs) > 1
+    assert_frame_equal(floats.runs, whole.runs)
+
+
 REFUSED: list[tuple[Callable[[], Any], dict[str, Any], type[Exception], str]] = [
     (lambda: plain()["loss"], {}, TypeError, wanted("polars.Series", SERIES)),
     (lambda: np.ones((3, 2)), {}, TypeError, wanted("numpy.ndarray", SERIES)),
@@ -782,7 +791,25 @@ REFUSED: list[tuple[Callable[[], Any], dict[str, Any], type[Exception], str]] = 
     ),
     (lambda: arrow_backed(plain()), {"name": "key"}, ValueError, f'name: got "key", want one of the columns {COLUMNS}'),
     (plain, {"value": "loss"}, ValueError, f"name: got no column of metric names, want one of the columns {COLUMNS}"),
-    (plain, {"run": "loss"}, ValueError, 'run: got column "loss" of type Float64, want text or whole numbers'),
+    (
+        lambda: plain().with_columns(tags=pl.concat_list("loss")),
+        {"run": "tags"},
+        ValueError,
+        'run: got column "tags" of type LargeList(Float64), want text or whole numbers',
+    ),
+    (
+        lambda: plain().with_columns(grad_norm=pl.concat_list("grad_norm")),
+        {},
+        ValueError,
+        'frame: got column "grad_norm" of type LargeList(Float64), want numbers',
+    ),
+    (
+        lambda: plain().select("run", "step", size="grad_norm"),
+        {},
+        ValueError,
+        'frame: got the columns "run", "step", "size", want one of gradient norms or losses: '
+        'metrics={"grad_norm": NAME} says which it is',
+    ),
     (plain, {"name": "step", "value": "loss"}, ValueError, 'name: got column "step" of type Int64, want text'),
     (
         lambda: plain().with_columns(tags=pl.concat_list("loss")),
