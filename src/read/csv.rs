@@ -2,6 +2,10 @@
 
 mod export;
 mod header;
+#[cfg(feature = "tables")]
+mod melt;
+mod runs;
+mod shape;
 mod table;
 
 use std::collections::HashSet;
@@ -73,38 +77,34 @@ impl Reader for Csv {
     }
 
     fn read(&self, source: &Source, session: &mut Session<'_>) -> Result<Vec<Recording>, Rejected> {
-        // A JSON export is one line.
-        let is_json = source.parts.iter().any(|part| export::is_json(&part.name));
-        let unit = if is_json { PlaceUnit::Byte } else { PlaceUnit::Line };
-        let mut builder = session.builder(Format::Csv, unit);
-        for (index, part) in source.parts.iter().enumerate() {
-            builder.begin_part(index as u32);
-            if is_json {
-                let mut decoder = JsonChart::new(&part.name);
-                session.stream_text(part, &mut decoder, &mut builder)?;
-                if decoder.triples == 0 && decoder.broken > 0 {
-                    let detail = "no triple of wall time, step and value in it";
-                    return Err(Rejected::unreadable("not-a-recording", detail));
-                }
-                continue;
-            }
-            let mut decoder = Table::new(session.request, &part.path);
+        // A source of this format is one file.
+        let Some(part) = source.parts.first() else { return Ok(Vec::new()) };
+        if export::is_json(&part.name) {
+            // It is one line.
+            let mut builder = session.builder(Format::Csv, PlaceUnit::Byte);
+            builder.begin_part(0);
+            let mut decoder = JsonChart::new(&part.name);
             session.stream_text(part, &mut decoder, &mut builder)?;
-            if decoder.several_runs {
-                let detail = "the rows of several runs stand in one table: split it by run";
-                return Err(Rejected::unreadable("several-runs", detail));
+            if decoder.triples == 0 && decoder.broken > 0 {
+                let detail = "no triple of wall time, step and value in it";
+                return Err(Rejected::unreadable("not-a-recording", detail));
             }
-            if decoder.is_pointer {
-                return Err(Rejected::unreadable("git-lfs-pointer", "a Git LFS pointer in place of the file"));
-            }
-            if !decoder.has_header() && (decoder.cut_header || decoder.passed() > 0) {
-                return Err(match decoder.passed() {
-                    0 => Rejected::unreadable("cut-header", "the file ends inside its header"),
-                    _ => Rejected::unreadable("not-a-recording", "no line names a step or a known metric"),
-                });
-            }
+            return Ok(vec![builder.finish()]);
         }
-        Ok(vec![builder.finish()])
+        let mut builder = session.builder(Format::Csv, PlaceUnit::Line);
+        builder.begin_part(0);
+        let mut decoder = Table::new(session.request, session.limits, &part.path);
+        session.stream_text(part, &mut decoder, &mut builder)?;
+        if decoder.is_pointer {
+            return Err(Rejected::unreadable("git-lfs-pointer", "a Git LFS pointer in place of the file"));
+        }
+        if !decoder.has_header() && (decoder.cut_header || decoder.passed() > 0) {
+            return Err(match decoder.passed() {
+                0 => Rejected::unreadable("cut-header", "the file ends inside its header"),
+                _ => Rejected::unreadable("not-a-recording", "no line names a step or a known metric"),
+            });
+        }
+        Ok(decoder.finish(builder))
     }
 }
 
