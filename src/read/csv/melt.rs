@@ -36,16 +36,20 @@ struct Names {
 
 impl Names {
     fn get(&mut self, name: &[u8], intern: impl FnOnce(&str) -> u32) -> u32 {
-        match &self.last {
-            Some((last, index)) if last == name => return *index,
-            _ => {}
+        if let Some((last, index)) = &self.last
+            && last == name
+        {
+            return *index;
         }
         let found = self.index.get(name).copied();
         let index = found.unwrap_or_else(|| intern(&String::from_utf8_lossy(name)));
         if found.is_none() {
             self.index.insert(name.to_vec(), index);
         }
-        self.last = Some((name.to_vec(), index));
+        let last = self.last.get_or_insert_default();
+        last.0.clear();
+        last.0.extend_from_slice(name);
+        last.1 = index;
         index
     }
 }
@@ -162,12 +166,9 @@ impl<'r> Melt<'r> {
         })
     }
 
-    /// Whether a name is that of the newest record's run, or the first that is met.
-    pub fn is_same_run(&self, name: &[u8]) -> bool {
-        match &self.run_names.last {
-            Some((last, _)) => last == name,
-            None => true,
-        }
+    /// Whether a name is that of the newest record's run; any is before the first that is met.
+    pub fn is_same_run(&self, name: Option<&[u8]>) -> bool {
+        self.run_names.last.as_ref().is_none_or(|(last, _)| name.is_some_and(|name| name == last))
     }
 
     /// Takes the record that stands in the scratch builder. `whole`: all that it holds counts; else what stands up to its

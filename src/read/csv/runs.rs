@@ -79,14 +79,9 @@ impl<'r> Runs<'r> {
         self.at_hand = FIRST;
     }
 
-    /// Whether no record named another run than the first.
-    pub fn is_single(&self) -> bool {
-        self.further.is_empty()
-    }
-
-    /// Whether a name is that of the newest row's run, or the first that is met.
-    pub fn is_newest(&self, name: &[u8]) -> bool {
-        self.first.is_none() || self.index.get(name) == Some(&self.newest)
+    /// Whether a name is that of the newest row's run; any is before the first that is met.
+    pub fn is_newest(&self, name: Option<&[u8]>) -> bool {
+        self.first.is_none() || name.is_some_and(|name| self.index.get(name) == Some(&self.newest))
     }
 
     /// The run of this name in a table of so many columns.
@@ -99,7 +94,9 @@ impl<'r> Runs<'r> {
             return self.last.1;
         }
         let run = self.index.get(name).copied().unwrap_or_else(|| self.meet(name, columns, line, first));
-        self.last = (name.to_vec(), run);
+        self.last.0.clear();
+        self.last.0.extend_from_slice(name);
+        self.last.1 = run;
         run
     }
 

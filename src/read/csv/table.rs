@@ -246,7 +246,9 @@ impl<'r> Table<'r> {
         self.names = self.unique_names(header, most);
         self.begin_shape(written, into);
         let names = std::mem::take(&mut self.names);
-        self.runs.begin_table(shape::run_column(&names, self.request), &mut self.columns);
+        let is_chart = matches!(self.shape, Shape::Chart(_));
+        let run = shape::run_column(&names, self.request).filter(|_| !is_chart);
+        self.runs.begin_table(run, &mut self.columns);
         self.columns = names.iter().map(|name| Planned::new(into.column(name), self.is_step(name))).collect();
         self.names = names;
     }
@@ -288,6 +290,9 @@ impl<'r> Table<'r> {
             self.melt = Some(Box::new(Melt::new(self.request, self.runs.limits)));
         }
         let has_step = self.names.iter().any(|name| self.is_step(name));
+        if self.melt.is_some() && self.shape == Shape::Wide {
+            self.fault(FaultKind::Unparsable, "a header of another kind of table, whose rows are not read", into);
+        }
         match &mut self.melt {
             Some(melt) => melt.begin_table(&self.shape, &self.names, has_step, into),
             None => self.shape = Shape::Wide,
@@ -453,17 +458,19 @@ impl<'r> Table<'r> {
     fn end_record(&mut self, record: &[u8], literal: usize, bytes: &[u8], into: &mut Builder<'_>) {
         #[cfg(feature = "tables")]
         if self.melt.is_some() {
-            let content = |column: Option<usize>| {
-                let cell = self.cell_of(record, literal, column?)?;
-                let mut scratch = Vec::new();
-                Some(cell.content(record, &mut scratch).trim_ascii().to_vec())
+            let long = match self.shape {
+                Shape::Long(long) => Some(long),
+                _ => None,
             };
-            let (run, name, is_nan) = match &self.shape {
-                Shape::Long(long) => (content(self.runs.column), content(Some(long.name)), content(long.is_nan)),
-                _ => (None, None, None),
+            let cell = |column: Option<usize>| self.cell_of(record, literal, column?);
+            let cells = long.map(|long| (cell(self.runs.column), cell(Some(long.name)), cell(long.is_nan)));
+            let (run, name, is_nan) = cells.unwrap_or_default();
+            let (mut of_run, mut of_name, mut of_nan) = (Vec::new(), Vec::new(), Vec::new());
+            let texts = Texts {
+                run: run.map(|cell| cell.content(record, &mut of_run).trim_ascii()),
+                name: name.map_or(&[], |cell| cell.content(record, &mut of_name).trim_ascii()),
+                is_nan: is_nan.map(|cell| cell.content(record, &mut of_nan).trim_ascii()),
             };
-            let texts =
-                Texts { run: run.as_deref(), name: name.as_deref().unwrap_or_default(), is_nan: is_nan.as_deref() };
             if let Some(melt) = &mut self.melt {
                 melt.take(texts, self.line, true, into);
             }
@@ -712,8 +719,7 @@ impl<'r> Table<'r> {
     /// Whether the run of a record is told by its first `closed` cells, or by an open one that names the run before it.
     fn is_run_told(&mut self, rest: &[u8], found: &[Cell], closed: usize) -> bool {
         let Some(column) = self.runs.column.filter(|column| *column >= closed) else { return true };
-        let Some(cell) = found.get(column) else { return self.runs.is_single() };
-        let name = cell.content(rest, &mut self.scratch).trim_ascii();
+        let name = found.get(column).map(|cell| cell.content(rest, &mut self.scratch).trim_ascii());
         #[cfg(feature = "tables")]
         if let Some(melt) = &self.melt {
             return melt.is_same_run(name);
