@@ -5,6 +5,7 @@ mod header;
 #[cfg(feature = "tables")]
 mod melt;
 mod runs;
+#[cfg_attr(not(feature = "tables"), allow(dead_code, reason = "only wide tables are read then"))]
 mod shape;
 mod table;
 
@@ -538,8 +539,10 @@ mod tests {
         // One run needs no id; an axis of another name counts steps, one of times does not.
         let one = read_all("\"my axis\",\"a - loss\",\"a - grad_norm\"\n\"10\",\"1\",\"1\"\n\"20\",\"1\",\"inf\"\n");
         assert_eq!(by_run(&one), [(None, want(&[(10, "1"), (20, "inf")]))]);
+        assert_eq!(one[0].axis.step_name.as_deref(), Some("my axis"));
         let one = read_all("\"Relative Time (Process)\",\"a - grad_norm\"\n\"10.5\",\"1\"\n\"20\",\"inf\"\n");
         assert_eq!(by_run(&one), [(None, want(&[(0, "1"), (1, "inf")]))]);
+        assert_eq!(one[0].axis.step_name, None);
         let cut = read_all(format!("{text}\"20\",\"7\",\"7\",\"NaN\",\"7"));
         assert_eq!(norms(&cut[0]), want(&[(0, "1"), (10, "2"), (20, "7")]));
         assert_eq!(norms(&cut[1]), want(&[(10, "5")]));

@@ -218,8 +218,8 @@ def csv(home: Path) -> None:
 def csv_of_runs(home: Path) -> None:
     """Tables with the rows of several runs: wide, long, and W&B's chart."""
     runs = {
-        "sunny-1": Training(norms(16, seed=60)),
-        "rainy-2": Training(norms(16, seed=61, put={12: NAN, 13: -INF})),
+        "sunny": Training(norms(16, seed=60)),
+        "rainy": Training(norms(16, seed=61, put={12: NAN, 13: -INF})),
     }
     names = ["run_id", "step", "loss", "grad_norm"]
     wide = [[run, step, loss, norm] for run, training in runs.items() for step, norm, loss in training.rows()]

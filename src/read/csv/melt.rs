@@ -81,6 +81,8 @@ pub(super) struct Melt<'r> {
     value: Option<u32>,
     axis: Option<u32>,
     layout: Option<Arc<Plan>>,
+    /// What the steps are called.
+    step_name: Option<String>,
     points: Vec<Point>,
     unit: usize,
     /// Faults that are of no run.
@@ -101,26 +103,27 @@ impl<'r> Melt<'r> {
             value: None,
             axis: None,
             layout: None,
+            step_name: None,
             points: Vec::new(),
             unit: 0,
             faults: Vec::new(),
         }
     }
 
-    /// The columns from here on are these; `has_step`: one of them is called like a step.
-    pub fn begin_table(&mut self, shape: &Shape, names: &[String], has_step: bool, into: &mut Builder<'_>) {
+    /// The columns from here on are these; `step`: the best of those that are called like a step.
+    pub fn begin_table(&mut self, shape: &Shape, names: &[String], step: Option<&String>, into: &mut Builder<'_>) {
         self.flush();
         (self.value, self.axis) = (None, None);
         self.chart.clear();
-        let has_step = match shape {
-            Shape::Wide => has_step,
+        let step = match shape {
+            Shape::Wide => step,
             Shape::Long(long) => {
                 self.value = Some(into.column_of_numbers(&names[long.value]).id);
-                has_step
+                step
             }
             Shape::Chart(columns) => {
                 let is_clock = names[0].to_ascii_lowercase().contains("time");
-                if !has_step && !is_clock {
+                if step.is_none() && !is_clock {
                     self.axis = Some(into.column_of_numbers(&names[0]).id);
                 }
                 for (name, column) in names.iter().zip(columns) {
@@ -135,9 +138,10 @@ impl<'r> Melt<'r> {
                 }
                 // Its rows are of no run of their own.
                 self.run = None;
-                !is_clock
+                step.or(names.first().filter(|_| !is_clock))
             }
         };
+        self.step_name = step.cloned();
         let number = |usage: Usage, name: &str| Wanted {
             index: 0,
             name: name.to_owned(),
@@ -146,7 +150,7 @@ impl<'r> Melt<'r> {
             is_metric: usage != Usage::Time,
         };
         let mut columns = vec![number(Usage::Value, "value"), number(Usage::Time, "time")];
-        if has_step {
+        if step.is_some() {
             columns.push(number(Usage::Step, "step"));
         }
         let layout = Layout { columns, is_long: true, has_signal: true, others: Vec::new() };
@@ -269,7 +273,12 @@ impl<'r> Melt<'r> {
         self.flush();
         self.take_faults(&mut into);
         let mut recordings = Vec::new();
-        self.runs.finish(&mut |recording| recordings.push(recording));
+        let step_name = self.step_name.take();
+        self.runs.finish(&mut |mut recording| {
+            // Points are numbered where no column gives steps.
+            recording.axis.step_name = recording.axis.step_name.and(step_name.clone());
+            recordings.push(recording);
+        });
         let newest = self.run.map_or(0, |run| run as usize);
         if let Some(recording) = recordings.get_mut(newest) {
             recording.unterminated = into.unterminated;

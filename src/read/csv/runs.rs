@@ -147,7 +147,7 @@ impl<'r> Runs<'r> {
             None => None,
         };
         if run != self.at_hand {
-            let aside = std::mem::replace(&mut self.aside[run], Aside::default());
+            let aside = std::mem::take(&mut self.aside[run]);
             let own = std::mem::replace(columns, aside.columns);
             self.aside[self.at_hand] = Aside { columns: own, table: self.table };
             self.at_hand = run;

@@ -10,6 +10,8 @@ use super::header::{Header, Known, Line, Seeker, name_of};
 use super::melt::{Melt, Texts};
 use super::runs::{FIRST, Runs};
 use super::shape::{self, Shape};
+#[cfg(feature = "tables")]
+use crate::model::roles;
 use crate::model::{Fault, FaultKind, Limits, PlaceUnit, Recording};
 use crate::read::json_rows::fingerprint;
 use crate::read::{Builder, Column, Progress, Request, StreamDecoder, Want, is_git_lfs_pointer};
@@ -289,12 +291,17 @@ impl<'r> Table<'r> {
         if self.columns.is_empty() && self.shape != Shape::Wide {
             self.melt = Some(Box::new(Melt::new(self.request, self.runs.limits)));
         }
-        let has_step = self.names.iter().any(|name| self.is_step(name));
+        let rank = |name: &String| match &self.request.step {
+            Some(step) if step == name => Some(0),
+            _ => roles::step_rank(name).map(|rank| rank + 1),
+        };
+        let steps = self.names.iter().filter_map(|name| Some((rank(name)?, name)));
+        let step = steps.min().map(|(_, name)| name);
         if self.melt.is_some() && self.shape == Shape::Wide {
             self.fault(FaultKind::Unparsable, "a header of another kind of table, whose rows are not read", into);
         }
         match &mut self.melt {
-            Some(melt) => melt.begin_table(&self.shape, &self.names, has_step, into),
+            Some(melt) => melt.begin_table(&self.shape, &self.names, step, into),
             None => self.shape = Shape::Wide,
         }
     }
