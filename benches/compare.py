@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import bottleneck
+import ml_dtypes  # noqa: F401 (numpy learns bfloat16 from it, which safetensors asks for)
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
@@ -44,6 +45,7 @@ from polars.testing import assert_frame_equal
 from rlprobe.doctor import REGISTRY, diagnose
 from rlprobe.schemas import Event, RunManifest, StepRecord
 from rlprobe.storage import RunWriter
+from safetensors import safe_open
 
 import gradscan as gs
 
@@ -703,6 +705,66 @@ def count_reading(lab: Lab) -> Race:
         assert ours.first == int(np.flatnonzero(~np.isfinite(array))[0])
 
     return Race(lambda: gs.count_nonfinite(array), lambda: float(array.sum()), agree)
+
+
+class Tensors:
+    """A checkpoint as safetensors lays it out: half of the bytes bfloat16, half float32, a few values not finite."""
+
+    @staticmethod
+    def write(path: Path, size: int) -> None:
+        rng = np.random.default_rng(3)
+        columns, count = 1024, 8
+        rows = size // 2 // count // columns
+        header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+        at = 0
+        for kind, width in (("F32", 4), ("BF16", 2)):
+            for k in range(count):
+                shape = [rows // width, columns]
+                end = at + shape[0] * columns * width
+                header[f"model.layers.{k}.{kind.lower()}.weight"] = {
+                    "dtype": kind,
+                    "shape": shape,
+                    "data_offsets": [at, end],
+                }
+                at = end
+        text = json.dumps(header).encode()
+        text += b" " * (-len(text) % 8)
+        with path.open("wb") as file:
+            file.write(len(text).to_bytes(8, "little") + text)
+            for width in (4, 2):
+                for k in range(count):
+                    values = rng.standard_normal((rows // width, columns), np.float32)
+                    if k == count - 1:
+                        values[rows // width // 2, 7:10] = [np.nan, np.inf, -np.inf]
+                    bits = values.view(np.uint32)
+                    file.write((values if width == 4 else (bits >> 16).astype(np.uint16)).tobytes())
+
+
+def tensor_sums(path: Path) -> dict[str, tuple[int, int]]:
+    """NaN and Inf of every tensor by numpy; bfloat16 by its bits, which is faster than what ml_dtypes does."""
+    found = {}
+    with safe_open(path, "np") as file:
+        for name in file.keys():  # noqa: SIM118 (the file is no mapping)
+            values = file.get_tensor(name)
+            if values.dtype == np.float32:
+                found[name] = (int(np.isnan(values).sum()), int(np.isinf(values).sum()))
+            else:
+                magnitude = values.view(np.uint16) & 0x7FFF
+                found[name] = (int((magnitude > 0x7F80).sum()), int((magnitude == 0x7F80).sum()))
+    return found
+
+
+@row("audit 1 GB safetensors / safetensors + numpy", must=3, aim=None)
+def audit_safetensors(lab: Lab) -> Race:
+    path = lab.folder / "model.safetensors"
+    Tensors.write(path, lab.size(1 << 30, 1 << 22))
+
+    def agree(ours: pl.DataFrame, peer: dict[str, tuple[int, int]]) -> None:
+        mine = {name: (nan, inf) for name, nan, inf in ours.select("name", "nan", "inf").iter_rows()}
+        assert mine == peer, f"got {mine}, want {peer}"
+        assert sum(map(sum, peer.values())) == 6, "the damage is not there"
+
+    return Race(lambda: gs.audit(path, threads=1), lambda: tensor_sums(path), agree)
 
 
 def facts_of_rows(rows: Iterable[Mapping[str, Any]]) -> Facts:

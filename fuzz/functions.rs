@@ -2,6 +2,7 @@
 //!
 //! Shared by the coverage-guided targets in `fuzz_targets/` and by `cargo test`, which runs them over mutated fixtures.
 
+use gradscan::audit::{self, Input, Report, Streamed};
 use gradscan::kernel::{checksum::crc32c, level::Level};
 use gradscan::model::{Format, Limits, Part, Source};
 use gradscan::read::{Request, reader};
@@ -28,6 +29,12 @@ pub const ALL: &[(&str, Function)] = &[
     ("jsonl", jsonl),
     ("tensorboard", tensorboard),
     ("csv", csv),
+    ("safetensors", safetensors),
+    ("npy", npy),
+    #[cfg(feature = "tables")]
+    ("parquet", parquet),
+    #[cfg(feature = "tables")]
+    ("arrow", arrow),
     ("json_tokenizer", json_tokenizer),
     ("parquet_pages", parquet_pages),
     ("archive_records", archive_records),
@@ -107,6 +114,105 @@ pub fn rlprobe(data: &[u8]) {
     for (manifest, steps, events) in [(MANIFEST, data, EVENT), (MANIFEST, b"".as_slice(), data), (data, b"", EVENT)] {
         let part = if data.len().is_multiple_of(2) { "steps.parquet" } else { "steps/part-00001.parquet" };
         source(Format::Rlprobe, &[("manifest.json", manifest), (part, steps), ("events.jsonl", events)]);
+    }
+}
+
+/// What an audit of the bytes must hold, and that it is the same through any window.
+fn audited(data: &[u8], audit: impl Fn(&mut dyn Input, Option<u64>, &mut Vec<u8>) -> Report) -> Report {
+    let size = Some(data.len() as u64);
+    let whole = audit(&mut Streamed(data), size, &mut vec![0; data.len().max(1)]);
+    assert_eq!(whole, audit(&mut Streamed(data), size, &mut vec![0; 13]));
+    for tensor in &whole.tensors {
+        let bad = tensor.nan + tensor.inf;
+        assert!(bad <= tensor.values && tensor.bad_rows.is_none_or(|rows| rows <= bad));
+        assert_eq!(tensor.first_row.is_some(), bad > 0);
+    }
+    // A stream does not know its end before it is there.
+    let _ = audit(&mut Streamed(data), None, &mut vec![0; 64]);
+    whole
+}
+
+/// The bytes as a file, as a header before data, as data behind a header, and as an index.
+pub fn safetensors(data: &[u8]) {
+    let limits = Limits { tensor_header: 1 << 20, ..Limits::default() };
+    let file =
+        |bytes: &[u8]| audited(bytes, |input, size, buffer| audit::safetensors::audit(input, size, &limits, buffer));
+    let framed = |header: &[u8], body: &[u8]| file(&[&(header.len() as u64).to_le_bytes(), header, body].concat());
+    file(data);
+    framed(data, &[0xff; 64]);
+    let report = framed(br#"{"a":{"dtype":"F8_E5M2","shape":[2,2],"data_offsets":[0,4]}}"#, &data[..data.len().min(4)]);
+    assert_eq!(report.faults.is_empty(), data.len() >= 4);
+    if let Ok(map) = audit::safetensors::index(data) {
+        assert!(!map.is_empty());
+    }
+}
+
+/// The bytes as a file, as a header, as the description of a type before its values, and as values.
+pub fn npy(data: &[u8]) {
+    let limits = Limits { array_header: 1 << 16, row_marks: 64, ..Limits::default() };
+    let file = |bytes: &[u8]| {
+        audited(bytes, |input, size, buffer| audit::npy::audit(input, size, "a", &limits, buffer));
+    };
+    let framed = |header: &[u8], body: &[u8]| {
+        let length = (header.len() as u32).to_le_bytes();
+        file(&[audit::npy::MAGIC, b"\x02\0", &length, header, body].concat());
+    };
+    file(data);
+    framed(data, &[0xff; 64]);
+    for order in ["True", "False"] {
+        let rest = format!(", 'fortran_order': {order}, 'shape': (2, 3)}}");
+        framed(&[b"{'descr': ", data, rest.as_bytes()].concat(), &[0xff; 200]);
+        let known = format!("{{'descr': [('a', '>f4', (2,)), ('b', '<c8'), ('', '|V3')]{rest}");
+        framed(known.as_bytes(), data);
+    }
+}
+
+/// Reads all of a table: the columns one by one, then together.
+#[cfg(feature = "tables")]
+fn table(open: gradscan::read::table::files::Open, data: Vec<u8>) {
+    let part = Part { path: "table".into(), name: "table".into(), size: data.len() as u64 };
+    let mut memory = Memory::default();
+    memory.files.insert(part.path.clone(), data.into());
+    let limits = Limits { page: 1 << 16, ..Limits::default() };
+    // A refusal is an answer like any other, here and below.
+    let Ok(table) = open(gradscan::read::Files::ranges(&memory, &part).expect("the file is there"), &limits) else {
+        return;
+    };
+    let all: Vec<usize> = (0..table.schema().fields.len().min(64)).collect();
+    for unit in 0..table.units().min(64) {
+        for columns in all.iter().map(std::slice::from_ref).chain([&all[..]]) {
+            let mut rows = 0;
+            let _ = table.read(unit, columns, 1000, &mut |batch| {
+                assert!((1..=1000).contains(&batch.num_rows()), "a batch of {} rows", batch.num_rows());
+                rows += batch.num_rows() as u64;
+                rows < 100_000
+            });
+            assert!(rows <= table.rows(unit), "more rows than the unit has");
+        }
+    }
+}
+
+/// The bytes as a Parquet file, and as a footer behind a page.
+#[cfg(feature = "tables")]
+pub fn parquet(data: &[u8]) {
+    let open = gradscan::read::table::parquet::open;
+    table(open, data.to_vec());
+    table(open, [b"PAR1", data, &(data.len() as u32).to_le_bytes()[..], b"PAR1"].concat());
+    if reader(Format::Parquet).is_some() {
+        source(Format::Parquet, &[("run_id=a/0.parquet", data), ("run_id=b/0.parquet", data)]);
+    }
+}
+
+/// The bytes as an Arrow file or stream, as the messages of a file without a footer, and as a footer.
+#[cfg(feature = "tables")]
+pub fn arrow(data: &[u8]) {
+    let open = gradscan::read::table::ipc::open;
+    table(open, data.to_vec());
+    let length = (data.len() as u32).to_le_bytes();
+    table(open, [b"ARROW1\0\0\xff\xff\xff\xff", &length[..], data].concat());
+    table(open, [b"ARROW1\0\0", data, &length[..], b"ARROW1"].concat());
+    if reader(Format::Arrow).is_some() {
+        source(Format::Arrow, &[("0.arrow", data), ("1.arrow", data)]);
     }
 }
 

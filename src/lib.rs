@@ -3,6 +3,8 @@
 //! Bytes become points ([`read`]), points become findings ([`detect`]), findings and checkpoints become outcomes
 //! ([`scan`]). The layers and what each may name are in `docs/architecture.md`; `tests/layers.rs` keeps them.
 
+pub mod audit;
+pub mod audit_files;
 pub mod detect;
 pub mod discover;
 pub mod kernel;
@@ -11,6 +13,7 @@ pub mod open;
 pub mod read;
 pub mod restore;
 pub mod scan;
+pub mod verify;
 pub mod wire;
 
 #[cfg(feature = "python")]

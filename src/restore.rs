@@ -8,6 +8,8 @@ use crate::model::{Axis, Checkpoint};
 pub enum RestoreStatus {
     /// A checkpoint from at or before the last fine row.
     Clean,
+    /// The same, and every value of its weights was seen to be finite.
+    Verified,
     /// Only ones from between the last fine row and the onset, or several attempts cover its step.
     Uncertain,
     /// Checkpoints are known, none from before the damage.
@@ -21,6 +23,7 @@ impl RestoreStatus {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Clean => "clean",
+            Self::Verified => "verified",
             Self::Uncertain => "uncertain",
             Self::None => "none",
             Self::Unknown => "unknown",

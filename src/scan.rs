@@ -14,15 +14,17 @@ use std::time::Duration;
 
 use crate::detect::{self, Worker};
 use crate::discover::{self, Discovery, Filter};
+use crate::model::checkpoint_name::Unit;
 use crate::model::finding::SeriesStats;
 use crate::model::roles;
 use crate::model::{
-    Checkpoint, Fault, FaultKind, Finding, Format, Knobs, Limits, Place, PlaceUnit, Recording, Role, Severity, Source,
-    Status, Suspicion, Verdict,
+    Axis, Checkpoint, Fault, FaultKind, Finding, Format, Knobs, Limits, Place, PlaceUnit, Recording, Role, Severity,
+    Source, Status, Suspicion, Verdict,
 };
 use crate::open::Disk;
 use crate::read::{Rejected, Request, Session, Shards};
 use crate::restore::{self, Restore};
+use crate::verify::{self, Among, Verified};
 
 /// What to scan, and how.
 #[derive(Clone, Debug, Default)]
@@ -37,6 +39,8 @@ pub struct Options {
     pub limits: Limits,
     /// Worker threads; `None`: as many as processors.
     pub threads: Option<usize>,
+    /// Whether the weights of restore points are audited.
+    pub verify_checkpoints: bool,
 }
 
 /// How far a running scan is.
@@ -228,6 +232,7 @@ struct Shared<'a> {
     bytes: AtomicU64,
     sources: AtomicU64,
     damaged: AtomicU64,
+    verified: Verified,
     opened: Mutex<Vec<Arc<Opened<'a>>>>,
 }
 
@@ -389,7 +394,7 @@ fn run_job<'a>(
         }
         let source = &discovery.sources[*index];
         disk.begin(source);
-        let read = || read_or_open(source, discovery, &disk, options, desk);
+        let read = || read_or_open(source, discovery, &disk, options, shared, desk);
         let read = catch_unwind(AssertUnwindSafe(read));
         disk.end(read.is_err());
         let found = match read {
@@ -440,7 +445,12 @@ fn help(shared: &Shared<'_>, opened: &Opened<'_>, options: &Options, desk: &mut 
         let mut found = Found::default();
         let read = catch_unwind(AssertUnwindSafe(|| {
             let mut session = Session { files: &disk, request: &options.request, limits: &options.limits, buffer };
-            let mut judge = |recording: Recording| found.outcomes.push(judged(opened, recording, options, worker));
+            let mut named = None;
+            let mut judge = |recording: Recording| {
+                let Opened { source, discovery, .. } = opened;
+                let judged = judged(source, recording, discovery, &mut named, options, shared, worker);
+                found.outcomes.push(Box::new(judged));
+            };
             if shard < count {
                 opened.shards.read(shard, &mut session, &mut judge);
             }
@@ -454,7 +464,7 @@ fn help(shared: &Shared<'_>, opened: &Opened<'_>, options: &Options, desk: &mut 
         }
         let is_last = opened.left.fetch_sub(1, Ordering::AcqRel) == 1;
         if is_last {
-            end(opened, options, &mut desk.worker, &mut found);
+            end(shared, opened, options, &mut desk.worker, &mut found);
             shared.sources.fetch_add(1, Ordering::Relaxed);
         }
         put(shared, desk, opened.root, opened.index, Done::Many(found));
@@ -462,9 +472,14 @@ fn help(shared: &Shared<'_>, opened: &Opened<'_>, options: &Options, desk: &mut 
 }
 
 /// What is left of an opened source once all of its shards are read.
-fn end(opened: &Opened<'_>, options: &Options, worker: &mut Worker, found: &mut Found) {
+fn end(shared: &Shared<'_>, opened: &Opened<'_>, options: &Options, worker: &mut Worker, found: &mut Found) {
     let ended = catch_unwind(AssertUnwindSafe(|| {
-        let mut judge = |recording: Recording| found.outcomes.push(judged(opened, recording, options, worker));
+        let mut named = None;
+        let mut judge = |recording: Recording| {
+            let Opened { source, discovery, .. } = opened;
+            let judged = judged(source, recording, discovery, &mut named, options, shared, worker);
+            found.outcomes.push(Box::new(judged));
+        };
         opened.shards.finish(&mut judge)
     }));
     match ended {
@@ -481,21 +496,10 @@ fn end(opened: &Opened<'_>, options: &Options, worker: &mut Worker, found: &mut 
     }
 }
 
-fn judged(opened: &Opened<'_>, recording: Recording, options: &Options, worker: &mut Worker) -> Box<Outcome> {
-    let verdict = detect::judge(&recording, &options.knobs, worker);
-    // Checkpoints by name are of a training that has its directory to itself.
-    let named = match recording.run_id {
-        None => opened.discovery.checkpoints_of(opened.source),
-        Some(_) => Vec::new(),
-    };
-    Box::new(outcome(opened.source, recording, verdict, &named))
-}
-
 /// A source, or a part of it, of which nothing could be read. A file that the user did not name, and that turns out to be no
 /// recording, is only skipped.
 fn rejected_part(source: &Source, part: Option<usize>, discovery: &Discovery, rejected: &Rejected) -> Done {
-    let is_table = matches!(source.format, Format::Parquet | Format::Arrow);
-    if is_table && rejected.code() == "not-a-recording" && !discovery.is_of_files() {
+    if source.format.is_table() && rejected.code() == "not-a-recording" && !discovery.is_of_files() {
         return Done::Many(Found { skipped: 1, ..Found::default() });
     }
     let mut outcome = rejected_outcome(source, rejected);
@@ -527,7 +531,8 @@ fn gather(discoveries: Vec<Discovery>, done: Vec<Vec<Done>>, interrupted: bool) 
         };
         for (source, found) in done.into_iter().enumerate() {
             let tie = discovery.ambiguous.iter().find(|(at, _)| *at == source).map(|(_, names)| names);
-            let found = Found::from(found);
+            let mut found = Found::from(found);
+            share_bytes(&mut found.outcomes);
             scan.faults.extend(found.faults.into_iter().map(located));
             scan.skipped += found.skipped;
             for mut outcome in found.outcomes {
@@ -592,6 +597,16 @@ fn gather(discoveries: Vec<Discovery>, done: Vec<Vec<Done>>, interrupted: bool) 
     scan
 }
 
+/// Runs of one table share its bytes, each by its rows.
+fn share_bytes(outcomes: &mut [Box<Outcome>]) {
+    let of_table = |outcome: &Outcome| outcome.run_id.is_some();
+    let rows: u64 = outcomes.iter().filter(|outcome| of_table(outcome)).map(|outcome| outcome.records).sum();
+    for outcome in outcomes.iter_mut().filter(|outcome| of_table(outcome)) {
+        let share = u128::from(outcome.bytes) * u128::from(outcome.records) / u128::from(rows.max(1));
+        outcome.bytes = share as u64;
+    }
+}
+
 /// Numbers a run's name if another has it already.
 fn make_unique(run: &mut String, names: &mut HashSet<String>) {
     let base = run.clone();
@@ -629,6 +644,7 @@ fn read_or_open<'a>(
     discovery: &Discovery,
     disk: &Disk<'_>,
     options: &'a Options,
+    shared: &Shared<'_>,
     desk: &mut Desk,
 ) -> Result<Read<'a>, Rejected> {
     let Desk { worker, buffer, .. } = desk;
@@ -640,15 +656,54 @@ fn read_or_open<'a>(
     }
     let recordings = read_source(source, disk, &options.request, &options.limits, buffer)?;
     let mut named = None;
-    let outcomes = recordings.into_iter().map(|recording| {
-        let verdict = detect::judge(&recording, &options.knobs, worker);
-        let named = match recording.run_id {
-            None => named.get_or_insert_with(|| discovery.checkpoints_of(source)).as_slice(),
-            Some(_) => &[],
-        };
-        outcome(source, recording, verdict, named)
-    });
+    let outcomes = recordings
+        .into_iter()
+        .map(|recording| judged(source, recording, discovery, &mut named, options, shared, worker));
     Ok(Read::Whole(outcomes.collect()))
+}
+
+/// Judges a recording, and audits its restore points if that is asked. `named`: the checkpoints that names tell of, looked
+/// for once a source.
+fn judged(
+    source: &Source,
+    recording: Recording,
+    discovery: &Discovery,
+    named: &mut Option<Vec<Checkpoint>>,
+    options: &Options,
+    shared: &Shared<'_>,
+    worker: &mut Worker,
+) -> Outcome {
+    let verdict = detect::judge(&recording, &options.knobs, worker);
+    let named: &[Checkpoint] = match recording.run_id {
+        None => named.get_or_insert_with(|| discovery.checkpoints_of(source)),
+        // Checkpoints by name are of a training that has its directory to itself.
+        Some(_) => &[],
+    };
+    if !options.verify_checkpoints || verdict.findings.is_empty() {
+        return outcome(source, recording, verdict, named);
+    }
+    let (known, axis) = (known_checkpoints(&recording, named), recording.axis.clone());
+    let mut outcome = outcome(source, recording, verdict, named);
+    for Reported { finding, restore, .. } in &mut outcome.findings {
+        let among = Among { checkpoints: &known, met: named, unit: unit_of(finding, &axis), axis: &axis };
+        if restore.step.is_some() {
+            let (root, limits, cancel) = (&discovery.root, &options.limits, &shared.cancel);
+            *restore = verify::verify(restore.clone(), finding, among, root, &shared.verified, limits, cancel);
+        }
+    }
+    outcome
+}
+
+/// Checkpoints that the recording and the names around it tell of.
+fn known_checkpoints(recording: &Recording, named: &[Checkpoint]) -> Vec<Checkpoint> {
+    recording.checkpoints.iter().chain(named).cloned().collect()
+}
+
+/// What a finding's steps count.
+fn unit_of(finding: &Finding, axis: &Axis) -> Option<Unit> {
+    let unit = axis.step_name.as_deref().map(roles::step_unit);
+    // Events carry steps of their own.
+    unit.or_else(|| finding.role.is_none().then_some(Unit::Step))
 }
 
 /// Reads the recordings of a source.
@@ -672,12 +727,9 @@ fn reported(source: &Source, fault: Fault) -> ReportedFault {
 /// The outcome of one recording that was read; its rows are dropped here.
 pub fn outcome(source: &Source, recording: Recording, verdict: Verdict, named: &[Checkpoint]) -> Outcome {
     let part_name = |place: &Place| source.parts.get(place.part as usize).map_or("", |part| part.name.as_str());
-    let mut checkpoints = recording.checkpoints.clone();
-    checkpoints.extend(named.iter().cloned());
-    let unit = recording.axis.step_name.as_deref().map(roles::step_unit);
+    let checkpoints = known_checkpoints(&recording, named);
     let findings = verdict.findings.into_iter().map(|finding| {
-        let event_only = finding.role.is_none();
-        let unit = unit.or_else(|| event_only.then_some(crate::model::checkpoint_name::Unit::Step));
+        let unit = unit_of(&finding, &recording.axis);
         let restore = restore::choose(&checkpoints, unit, finding.last_good_step, finding.onset_step, &recording.axis);
         let first_place = finding.first_place.map_or_else(String::new, |place| place.describe(part_name(&place)));
         Reported { finding, restore, first_place }
@@ -692,6 +744,7 @@ pub fn outcome(source: &Source, recording: Recording, verdict: Verdict, named: &
     let series: Vec<SeriesStats> = exact(verdict.series);
     // A recording that is one file of several is called like it.
     let part = recording.part.and_then(|part| source.parts.get(part as usize));
+    let recording_has_no_id = recording.run_id.is_none();
     let path = part.filter(|_| source.parts.len() > 1).map_or(&source.path, |part| &part.path);
     Outcome {
         run: path.clone(),
@@ -720,7 +773,10 @@ pub fn outcome(source: &Source, recording: Recording, verdict: Verdict, named: &
         attempts: recording.axis.attempts.len() as u64,
         checkpoints: distinct.len() as u64,
         unrecognised: if recognised { Vec::new() } else { exact(recording.unrecognised) },
-        bytes: source.bytes(),
+        bytes: match part {
+            Some(part) if recording_has_no_id => part.size,
+            _ => source.bytes(),
+        },
         started: recording.started,
         ended: recording.ended,
     }

@@ -83,7 +83,7 @@ impl Fixture {
 
 /// Formats that are read as one stream: all whose source is one file, read from its begin.
 fn is_stream(source: &Source) -> bool {
-    source.format.as_str() != "rlprobe" && source.parts.len() == 1
+    !["rlprobe", "parquet", "arrow"].contains(&source.format.as_str()) && source.parts.len() == 1
 }
 
 /// A small generator with a fixed seed: every run tries the same places.
@@ -117,7 +117,7 @@ fn places(source: &Source, name: &str, bytes: &[u8]) -> Vec<usize> {
     let mut places: Vec<usize> = Vec::new();
     if name.contains("tfevents") {
         places.extend(records(bytes).iter().flat_map(|at| [*at, at + 1]).filter(|at| *at < bytes.len()));
-    } else if !name.ends_with(".parquet") {
+    } else if ![".parquet", ".arrow", ".arrows"].iter().any(|suffix| name.ends_with(suffix)) {
         let ends: Vec<usize> = (0..bytes.len()).filter(|at| bytes[*at] == b'\n').collect();
         let every = ends.len().div_ceil(PLACES);
         places.extend(ends.iter().step_by(every.max(1)).flat_map(|at| [*at, at + 1]).filter(|at| *at < bytes.len()));

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         scan,
         scan_series,
     )
+    from gradscan.auditing import audit
     from gradscan.errors import (
         AmbiguousFormatError,
         GradPathologyError,
@@ -59,6 +60,7 @@ _HOME = {
         "scan",
         "scan_series",
     ),
+    "auditing": ("audit",),
     "errors": (
         "AmbiguousFormatError",
         "GradPathologyError",
@@ -90,6 +92,7 @@ __all__ = [
     "UnreadableRecordingError",
     "__version__",
     "assert_finite",
+    "audit",
     "batch_stats",
     "count_nonfinite",
     "explain",

@@ -5,9 +5,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 __all__ = [
+    "AuditTables",
     "RecordingData",
     "ScanTables",
     "Table",
+    "audit",
+    "audit_frame",
     "batch_stats",
     "count_nonfinite",
     "format_rows",
@@ -56,6 +59,21 @@ class ScanTables:
     def interrupted(self) -> bool: ...
 
 @final
+class AuditTables:
+    @property
+    def tensors(self) -> Table: ...
+    @property
+    def faults(self) -> Table: ...
+    @property
+    def files(self) -> int: ...
+    @property
+    def skipped_files(self) -> int: ...
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def interrupted(self) -> bool: ...
+
+@final
 class RecordingData:
     @property
     def run(self) -> str: ...
@@ -98,6 +116,7 @@ def scan(
     include: list[str] | None = None,
     exclude: list[str] | None = None,
     threads: int | None = None,
+    verify_checkpoints: bool = False,
     progress: Callable[[int, int, int, int, int], object] | None = None,
     partial: bool = False,
 ) -> ScanTables: ...
@@ -141,6 +160,14 @@ def scan_series(
     min_norm: float = 0.0,
     opening: str = "report",
 ) -> ScanTables: ...
+def audit(
+    paths: list[str],
+    *,
+    threads: int | None = None,
+    progress: Callable[[int, int, int, int, int], object] | None = None,
+    partial: bool = False,
+) -> AuditTables: ...
+def audit_frame(frame: Any) -> Table: ...
 def batch_stats(
     values: NDArray[np.float32] | NDArray[np.float64],
     *,

@@ -60,6 +60,7 @@ def scan(
     include: str | Sequence[str] = (),
     exclude: str | Sequence[str] = (),
     threads: int | None = None,
+    verify_checkpoints: bool = False,
     progress: Callback | Literal[False] | None = None,
     *,
     run: str | None = None,
@@ -83,6 +84,8 @@ def scan(
       the order of the files' names.
     - `include`, `exclude`: globs over paths relative to the scanned root.
     - `threads`: None for one a core.
+    - `verify_checkpoints`: read the safetensors files of each restore point; one that holds NaN or Inf gives way to an
+      older one, and `restore_status` becomes "verified".
     - `progress`: None draws a bar on a terminal or in a notebook, False nothing; a callable gets
       `(done_bytes, total_bytes, done_sources, total_sources, damaged)`.
 
@@ -104,6 +107,7 @@ def scan(
         include=include,
         exclude=exclude,
         threads=threads,
+        verify_checkpoints=verify_checkpoints,
         progress=progress,
         partial=False,
     )
@@ -125,6 +129,7 @@ def run_scan(
     include: str | Sequence[str] = (),
     exclude: str | Sequence[str] = (),
     threads: int | None = None,
+    verify_checkpoints: bool = False,
     progress: Callback | Literal[False] | None = None,
     partial: bool = False,
 ) -> Scan:
@@ -145,7 +150,14 @@ def run_scan(
     drawn = progress_bar.auto() if progress is None else nullcontext(progress or None)
     start = time.perf_counter()
     with drawn as callback:
-        tables = _core.scan(list(paths), **knobs, threads=threads, progress=callback, partial=partial)
+        tables = _core.scan(
+            list(paths),
+            **knobs,
+            threads=threads,
+            verify_checkpoints=bool(verify_checkpoints),
+            progress=callback,
+            partial=partial,
+        )
     return assemble.finish(tables, knobs, time.perf_counter() - start)
 
 

@@ -23,7 +23,7 @@ from gradscan.report.escape import terminal as escape
 if TYPE_CHECKING:
     from types import FrameType
 
-    from gradscan.result import Scan
+    from gradscan.result import Audit, Scan
 
 __all__ = ["app", "exit_code", "main"]
 
@@ -69,6 +69,14 @@ class Opening(StrEnum):
     report = "report"
     strict = "strict"
     ignore = "ignore"
+
+
+class AuditFormat(StrEnum):
+    table = "table"
+    json = "json"
+    jsonl = "jsonl"
+    csv = "csv"
+    markdown = "markdown"
 
 
 class ShowFormat(StrEnum):
@@ -357,6 +365,13 @@ def scan_command(
     threads: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Default: one a core.", show_default=False)
     ] = None,
+    verify_checkpoints: Annotated[
+        bool,
+        typer.Option(
+            "--verify-checkpoints",
+            help="Read the safetensors files of each restore point; one with NaN or Inf gives way to an older one.",
+        ),
+    ] = False,
     limit: Annotated[int, typer.Option(metavar="N", min=1, help="Most runs of each status in the table.")] = 50,
     show_all: Annotated[bool, typer.Option("--all", help="List opening and clean runs one by one, too.")] = False,
     quiet: Annotated[
@@ -410,6 +425,7 @@ def scan_command(
                     include=include or [],
                     exclude=exclude or [],
                     threads=threads,
+                    verify_checkpoints=verify_checkpoints,
                     progress=False if quiet or no_progress else None,
                     partial=True,
                 )
@@ -522,6 +538,104 @@ def show_command(
 
         view = api.around(run, step, window, metric or [])
     _print(json.view(view) if format is ShowFormat.json else terminal.view(view, width=_width(), color=_color()))
+
+
+# ----------------------------------------------------------------------------------------------- audit
+
+AUDIT_EXIT_CODES = (
+    "Exit codes: 0 no NaN or Inf, every file read; 1 some value is NaN or Inf; 2 usage error or a path that does not "
+    "exist; 3 nothing found, but a file could not be read to its end; 4 nothing to audit; 70 internal error; 130 and "
+    "143 on SIGINT and SIGTERM."
+)
+
+
+@app.command("audit", epilog=AUDIT_EXIT_CODES, short_help="Find NaN/Inf in data and checkpoint weights.")
+def audit_command(
+    paths: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="PATH...",
+            help="Files, directories or globs: safetensors, npy, npz, Parquet, Arrow.",
+            show_default=False,
+        ),
+    ],
+    format: Annotated[
+        AuditFormat, typer.Option("--format", "-f", help="What goes to stdout. json holds faults, too.")
+    ] = AuditFormat.table,
+    output: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Write a report file as well, its format by suffix: .json .jsonl .csv .parquet .md .txt. Repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    show_all: Annotated[bool, typer.Option("--all", help="List clean tensors and columns, too.")] = False,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, help="Most tensors in the table.")] = 50,
+    threads: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Default: one a core.", show_default=False)
+    ] = None,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="No progress, no warnings; of the table its last line.")
+    ] = False,
+    no_progress: Annotated[bool, typer.Option("--no-progress", help="No progress bar.")] = False,
+) -> None:
+    """Say which columns and tensors hold NaN or Inf, and in which rows: a cached table, a shard, a checkpoint."""
+    outputs = output or []
+    with _errors():
+        from gradscan import report
+
+        for path in outputs:
+            if report.suffix_format(path) == "html":
+                raise ValueError(f"{path}: got suffix '.html', want one of .json .jsonl .csv .parquet .md .txt")
+            report.check_target(path)
+        existing = paths_of_user.expand(paths)
+        from gradscan import auditing
+
+        interrupt = _Interrupt()
+        try:
+            with interrupt.caught():
+                result = auditing.run_audit(
+                    existing, threads=threads, progress=False if quiet or no_progress else None, partial=True
+                )
+        except KeyboardInterrupt:
+            _fail("interrupted before anything was done", interrupt.code)
+    import gradscan
+    from gradscan.report import audit as rendered
+
+    version = gradscan.__version__
+    most = min(limit, sys.maxsize)
+    if format is not AuditFormat.table:
+        text = rendered.data(result, format.value, show_all=show_all, version=version)
+    elif quiet:
+        text = rendered.summary_line(result, width=_width(), color=_color())
+    else:
+        text = rendered.render(result, width=_width(), color=_color(), limit=most, show_all=show_all)
+    complete = _written(text)
+    for path in outputs:
+        try:
+            rendered.write(result, path, show_all=show_all, version=version)
+        except OSError as error:
+            complete = False
+            _say(f"gradscan: {escape(_message(error))}")
+    if not quiet:
+        if result.files == 0:
+            _say("gradscan: nothing to audit: no file of data or weights was found")
+        elif format is not AuditFormat.table and len(result.faults):
+            _say(f"gradscan: {wording.plural(result.faults['source'].n_unique(), 'file')} could not be read to the end")
+    if not complete:
+        raise typer.Exit(USAGE)
+    raise typer.Exit(interrupt.code if result.interrupted else _audit_code(result))
+
+
+def _audit_code(result: Audit) -> int:
+    if len(result.bad):
+        return FOUND
+    if len(result.faults):
+        return INCOMPLETE
+    return OK if result.files else NOTHING
 
 
 # -------------------------------------------------------------------------------------------- the rest

@@ -51,7 +51,7 @@ def scan_frame(
     - Wide tables have a row a step and a column a metric, long ones a row a value with a column of metric names and
       one of values; which of them it is shows in the columns. `run`, `step`, `name` and `value` name the columns of
       run ids, of steps, of metric names and of values; None finds them by their usual names. Without a column of run
-      ids the table is one run; without steps its rows are numbered from 0.
+      ids the table is one run; without steps its findings name records, counted from 0 (note `no-step`).
     - Run ids are strings, dictionaries (categoricals) or integers; steps integers or floats (rounded down, note
       `fractional-step`); metrics floats of 16, 32 or 64 bits, integers, decimals, or numbers as text. A null run id
       is the run `null`.

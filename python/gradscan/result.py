@@ -1,4 +1,4 @@
-"""What a scan and a reading give back: `Scan`, `Run`, `Recording`, `NonFinite`, `View`.
+"""What a scan, an audit and a reading give back: `Scan`, `Run`, `Audit`, `Recording`, `NonFinite`, `View`.
 
 They hold polars frames and plain values, pickle, and know nothing of files or of the compiled module. NaN stays NaN
 in every frame; null means "not recorded".
@@ -21,10 +21,35 @@ from gradscan.errors import GradPathologyError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["SCHEMAS", "STATUSES", "TABLES", "NonFinite", "Recording", "Run", "Scan", "View", "empty"]
+__all__ = [
+    "AUDIT_SCHEMA",
+    "SCHEMAS",
+    "STATUSES",
+    "TABLES",
+    "Audit",
+    "NonFinite",
+    "Recording",
+    "Run",
+    "Scan",
+    "View",
+    "empty",
+]
 
 STATUSES = ("damaged", "suspect", "opening", "unreadable", "not_assessable", "clean")
 """The status of a run, worst first; every run has exactly one."""
+
+AUDIT_SCHEMA: dict[str, Any] = {
+    "source": pl.String,
+    "name": pl.String,
+    "dtype": pl.String,
+    "shape": pl.List(pl.Int64),
+    "values": pl.Int64,
+    "nan": pl.Int64,
+    "inf": pl.Int64,
+    "first_row": pl.Int64,
+    "bad_rows": pl.Int64,
+}
+"""Columns of an audit: one row a tensor, array or float column."""
 
 _TIME = pl.Datetime("us", "UTC")
 _EVIDENCE = pl.Struct(
@@ -571,3 +596,51 @@ class View:
     samples: pl.DataFrame | None = None
     hidden: tuple[str, ...] = ()
     pinned: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What an audit of files found.
+
+    `tensors` has the columns of `AUDIT_SCHEMA`, `faults` has source, kind, place and detail: one row for each thing
+    that kept a file from being read to its end. `files` counts what was looked at, members of archives one by one.
+    """
+
+    tensors: pl.DataFrame
+    faults: pl.DataFrame
+    files: int
+    skipped_files: int = 0
+    bytes: int = 0
+    interrupted: bool = False
+
+    @property
+    def bad(self) -> pl.DataFrame:
+        """The rows of `tensors` that hold NaN or Inf."""
+        return self.tensors.filter((pl.col("nan") > 0) | (pl.col("inf") > 0))
+
+    def source_of(self, path: str) -> str:
+        """What `source` is of a file that was named by that path."""
+        sources = {*self.tensors["source"], *self.faults["source"]}
+        # Names that no report could carry are shown escaped.
+        return path if path in sources or len(sources) != 1 else str(next(iter(sources)))
+
+    def frame(self) -> pl.DataFrame:
+        """Both tables in one: a row a tensor, and a row a fault, of which only `source` and `fault` are not null."""
+        text = pl.format("{}: {}", pl.col("kind"), pl.col("detail"))
+        faults = self.faults.select("source", text.alias("fault"))
+        both = pl.concat([self.tensors, faults], how="diagonal")
+        return both.sort("source", maintain_order=True)
+
+    def summary(self) -> dict[str, int]:
+        """Counts: files, tensors, values, those that hold NaN or Inf, faults."""
+        bad = self.bad
+        return {
+            "files": self.files,
+            "tensors": len(self.tensors),
+            "values": int(self.tensors["values"].sum()),
+            "bad": len(bad),
+            "nan": int(bad["nan"].sum()),
+            "inf": int(bad["inf"].sum()),
+            "damaged": self.faults["source"].n_unique(),
+            "skipped_files": self.skipped_files,
+        }

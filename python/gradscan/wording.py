@@ -228,6 +228,8 @@ _RESTORE_REASONS = {
     "none-before": "every checkpoint is from after the damage began",
     "inside-interval": "it lies between the last good row and the onset",
     "several-attempts": "several attempts cover that step",
+    "unverified": "it holds no safetensors files, so its weights could not be verified",
+    "poisoned": "the weights of every one from before the damage hold NaN or Inf, or cannot be read",
 }
 
 
@@ -238,8 +240,12 @@ def _restore(finding: Row) -> str:
     name = _base(path) if path else f"the checkpoint of step {step(at)}"
     if finding["check"] == "spikes" and finding["phase"] == "opening":
         return ""
-    if status == "clean":
+    if status in ("clean", "verified"):
         text = f"Restore {name}"
+        if status == "verified":
+            text += ", whose weights are finite"
+        elif code == "unverified":
+            text += f" ({why})"
         # What a later attempt saved after the damage was superseded may well be clean.
         after = 0 if finding["superseded"] else after
         return f"{text}; {plural(after, 'later checkpoint is', 'later checkpoints are')} suspect" if after else text
@@ -259,7 +265,7 @@ def actions(finding: Row) -> list[str]:
     path, at, status = finding["restore_path"], finding["restore_step"], finding["restore_status"]
     point = _base(path) if path else f"the checkpoint of step {step(at)}" if at is not None else None
     if finding["check"] == "nonfinite":
-        if status == "clean" and point:
+        if status in ("clean", "verified") and point:
             first = f"restore {point}, from before the first bad step; do not train on from a later state"
         elif point:
             first = f"look at {point} for NaN/Inf before you restore it; do not train on from a later state"
@@ -278,7 +284,7 @@ def actions(finding: Row) -> list[str]:
         "inspect the samples of the spiking steps",
         "look at what came before the first spike (KL, completion length, loss)",
     ]
-    if finding["phase"] == "run" and status == "clean" and point:
+    if finding["phase"] == "run" and status in ("clean", "verified") and point:
         tries.append(f"if the loss did not come back, restore {point}")
     return tries
 
@@ -580,7 +586,12 @@ loss-only), and no check fired. How far it reaches: runs.coverage.""",
 between the last good step and the onset, or several attempts cover that step. `none`: no checkpoint from before
 the damage is left. `unknown`: no checkpoint is known, or its number counts something else than the recorded
 steps (epochs, samples, tokens). Only names, sizes and completeness markers are looked at; no checkpoint is
-opened.""",
+opened.
+
+With --verify-checkpoints the safetensors files of the restore point are read. `verified`: every value in them is
+finite. One that holds NaN or Inf, or cannot be read, gives way to the next older one; `none`, if that leaves none. A
+checkpoint without safetensors files (pickles are never loaded) stays `clean`, with the reason that it could not be
+verified.""",
     ),
 }
 

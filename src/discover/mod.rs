@@ -211,7 +211,7 @@ impl Discovery {
         let mut is_alone = true;
         while above < OUTER && !widest.is_empty() {
             let (parent, name) = widest.rsplit_once('/').unwrap_or(("", widest));
-            if self.is_shared(parent, name) {
+            if self.is_shared(parent, name, source.format) {
                 is_alone = false;
                 break;
             }
@@ -241,13 +241,17 @@ impl Discovery {
         if is_part && is_events(directory) && is_events(parent) { parent } else { directory }
     }
 
-    /// Whether in `parent`, outside its directory `child`, another training lives.
-    fn is_shared(&self, parent: &str, child: &str) -> bool {
+    /// Whether in `parent`, outside its directory `child`, another training lives than that of a recording of `format`.
+    fn is_shared(&self, parent: &str, child: &str, format: Format) -> bool {
         let prefix = if parent.is_empty() { String::new() } else { format!("{parent}/") };
         let start = self.source_directories.partition_point(|(other, _)| other.as_str() < prefix.as_str());
         let below = self.source_directories[start..].iter().take_while(|(other, _)| other.starts_with(&prefix));
         let mut seen = 0;
-        for (directory, _) in below {
+        for (directory, other) in below {
+            // Tables beside the recordings of other formats are data more often than trainings.
+            if other.is_table() && !format.is_table() {
+                continue;
+            }
             let inner = &directory[prefix.len()..];
             // A recording of the parent itself is a twin logger of the only training below it.
             if inner.is_empty() || inner == child || is_below(inner, child) {

@@ -3,7 +3,7 @@
 //! Values of `f32` are widened to `f64` where they are compared with a threshold. A zero result is always `+0.0`.
 
 use super::batch::RowStats;
-use super::nonfinite::Tally;
+use super::nonfinite::{Float, Order, Tally};
 use super::real::Real;
 
 /// Counts NaN, +Inf and -Inf; `first` is the index of the first of any of them.
@@ -52,6 +52,41 @@ fn count_bits(bits: &[u16], infinity: u16) -> Tally {
         }
     }
     tally
+}
+
+/// [`count`] over values of any format in bytes: each is widened to `f64` by the definition of its format.
+pub fn count_bytes(float: Float, order: Order, bytes: &[u8]) -> Tally {
+    let values: Vec<f64> = bytes
+        .chunks_exact(float.width())
+        .map(|value| {
+            let mut value = value.to_vec();
+            if order == Order::Big {
+                value.reverse();
+            }
+            let bits = value.iter().rev().fold(0u64, |bits, byte| bits << 8 | u64::from(*byte));
+            let ieee = |exponent: u32, fraction: u32| {
+                let top = (1 << exponent) - 1;
+                let sign = if bits >> (exponent + fraction) == 0 { 1.0 } else { -1.0 };
+                match (bits >> fraction & top == top, bits & ((1 << fraction) - 1)) {
+                    (true, 0) => sign * f64::INFINITY,
+                    (true, _) => f64::NAN,
+                    (false, _) => sign,
+                }
+            };
+            let nan_where = |is_nan| if is_nan { f64::NAN } else { 1.0 };
+            match float {
+                Float::F64 => f64::from_bits(bits),
+                Float::F32 => f64::from(f32::from_bits(bits as u32)),
+                Float::F16 => ieee(5, 10),
+                Float::Bf16 => f64::from(f32::from_bits((bits as u32) << 16)),
+                Float::F8E5M2 => ieee(5, 2),
+                Float::F8E4M3 => nan_where(matches!(bits, 0x7f | 0xff)),
+                Float::F8E4M3Fnuz | Float::F8E5M2Fnuz => nan_where(bits == 0x80),
+                Float::F8E8M0 => nan_where(bits == 0xff),
+            }
+        })
+        .collect();
+    count(&values)
 }
 
 /// The median of the finite values; for an even count the mean of the two middle ones, halved first where their sum

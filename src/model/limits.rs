@@ -35,6 +35,12 @@ pub struct Limits {
     pub depth: usize,
     /// Bytes of a file's head read to identify it. 64 KiB.
     pub head: usize,
+    /// Bytes of the header of a safetensors file, as its own library has it. 100,000,000.
+    pub tensor_header: u64,
+    /// Bytes of the header of an array of numpy. 1 MiB.
+    pub array_header: u64,
+    /// Bytes in which rows of one array in Fortran order are told apart, a bit each. 256 MiB.
+    pub row_marks: u64,
     /// Bytes that one compressed file or member of an archive may unpack to. 64 GiB.
     pub unpacked: u64,
     /// Bytes that one archive may unpack to, counted in a pass over it and over all its members. 1 TiB.
@@ -74,6 +80,9 @@ impl Default for Limits {
             footer: 64 << 20,
             depth: 64,
             head: 64 << 10,
+            tensor_header: 100_000_000,
+            array_header: 1 << 20,
+            row_marks: 256 << 20,
             unpacked: 64 << 30,
             archive: 1 << 40,
             ratio: 1_000,

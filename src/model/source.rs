@@ -22,6 +22,11 @@ pub enum Format {
 }
 
 impl Format {
+    /// Whether files of it may as well hold anything else than recordings: their columns tell.
+    pub fn is_table(self) -> bool {
+        matches!(self, Self::Parquet | Self::Arrow)
+    }
+
     /// The name shown in `runs.format`.
     pub fn as_str(self) -> &'static str {
         match self {

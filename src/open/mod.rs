@@ -193,14 +193,7 @@ impl<'a> Disk<'a> {
                 return Ok(Arc::new(FileRanges { file, at, size }));
             }
         }
-        let mut bytes = Vec::new();
-        let limit = self.limits.whole;
-        self.open_member(archive, member)?.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
-        if bytes.len() as u64 > limit {
-            let detail = format!("a compressed member of more than {limit} bytes whose format seeks: unpack it first");
-            return Err(Damage::error(FaultKind::Limit, detail));
-        }
-        Ok(Arc::new(MemoryRanges(bytes.into())))
+        whole(&mut self.open_member(archive, member)?, self.limits)
     }
 }
 
@@ -218,13 +211,7 @@ impl Files for Disk<'_> {
         if let Some((_, archive, member)) = self.root.member(&part.path) {
             return self.member_ranges(archive, member);
         }
-        let file = open_regular(&self.root.locate(&part.path))?;
-        let size = file.metadata()?.len();
-        #[cfg(feature = "archives")]
-        if archive::is_packed(&read_at(&file, 0, size.min(4))?) {
-            return Err(Damage::error(FaultKind::Version, "compressed, and its format seeks: unpack it first"));
-        }
-        Ok(Arc::new(FileRanges { file, at: 0, size }))
+        ranges(&self.root.locate(&part.path))
     }
 
     fn root_name(&self) -> &str {
@@ -242,6 +229,34 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
     }
     File::open(path)
+}
+
+/// The bytes of a file at random. A compressed one has none.
+pub fn ranges(path: &Path) -> io::Result<Arc<dyn Ranges>> {
+    let file = open_regular(path)?;
+    let size = file.metadata()?.len();
+    #[cfg(feature = "archives")]
+    if archive::is_packed(&read_at(&file, 0, size.min(4))?) {
+        return Err(Damage::error(FaultKind::Version, "compressed, and its format seeks: unpack it first"));
+    }
+    Ok(Arc::new(FileRanges { file, at: 0, size }))
+}
+
+/// The bytes of a file in order, unpacked if it begins as a compressed one does.
+pub fn stream(file: File, limits: &Limits) -> io::Result<Box<dyn Read>> {
+    unpacked(file, limits)
+}
+
+/// The bytes of a stream whose format seeks, held in memory up to [`Limits::whole`].
+pub fn whole(stream: &mut dyn Read, limits: &Limits) -> io::Result<Arc<dyn Ranges>> {
+    let mut bytes = Vec::new();
+    let limit = limits.whole;
+    stream.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > limit {
+        let detail = format!("a compressed member of more than {limit} bytes whose format seeks: unpack it first");
+        return Err(Damage::error(FaultKind::Limit, detail));
+    }
+    Ok(Arc::new(MemoryRanges(bytes.into())))
 }
 
 /// The first bytes of a file, at most `limit`; of a compressed one those that it unpacks to.
@@ -353,10 +368,8 @@ impl Ranges for FileRanges {
     }
 }
 
-#[cfg(feature = "archives")]
 struct MemoryRanges(Bytes);
 
-#[cfg(feature = "archives")]
 impl Ranges for MemoryRanges {
     fn size(&self) -> u64 {
         self.0.len() as u64

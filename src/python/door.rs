@@ -40,7 +40,7 @@ pub fn without_gil<T: Send>(py: Python<'_>, work: impl FnOnce() -> T + Send) -> 
 }
 
 /// An exception class of `gradscan.errors` by name: the classes live in Python, so that they pickle.
-fn raise(py: Python<'_>, class: &str, message: &str) -> PyErr {
+pub(super) fn raise(py: Python<'_>, class: &str, message: &str) -> PyErr {
     let class = py.import("gradscan.errors").and_then(|module| module.getattr(class));
     match class.and_then(|class| class.call1((message,))) {
         Ok(error) => PyErr::from_value(error),
@@ -93,7 +93,7 @@ fn parse_request(
     Ok(request)
 }
 
-fn parse_threads(threads: Option<i64>) -> PyResult<Option<usize>> {
+pub(super) fn parse_threads(threads: Option<i64>) -> PyResult<Option<usize>> {
     let parse = |threads: i64| {
         usize::try_from(threads).ok().filter(|threads| (1..=4096).contains(threads)).ok_or_else(|| {
             PyValueError::new_err(format!("threads: got {threads}, want 1 to 4096, or None for all processors"))
@@ -103,14 +103,20 @@ fn parse_threads(threads: Option<i64>) -> PyResult<Option<usize>> {
 }
 
 /// Calls back into Python from the waiting thread: signals first, then the progress callback.
-struct Watch {
+pub(super) struct Watch {
     progress: Option<Py<PyAny>>,
     told: Option<Instant>,
-    error: Option<PyErr>,
+    /// What stopped the work.
+    pub(super) error: Option<PyErr>,
 }
 
 impl Watch {
-    fn tick(&mut self, advance: Advance) -> bool {
+    pub(super) fn new(progress: Option<Py<PyAny>>) -> Self {
+        Self { progress, told: None, error: None }
+    }
+
+    /// Whether to go on.
+    pub(super) fn tick(&mut self, advance: Advance) -> bool {
         if self.error.is_some() {
             return false;
         }
@@ -141,6 +147,7 @@ impl Watch {
 #[pyfunction]
 #[pyo3(signature = (paths, *, spike_ratio=10.0, min_spikes=3, min_points=10, min_norm=0.0, opening="report",
                     metrics=None, step=None, run=None, name=None, value=None, include=None, exclude=None, threads=None,
+                    verify_checkpoints=false,
                     progress=None, partial=false))]
 #[allow(clippy::too_many_arguments)]
 pub fn scan(
@@ -159,6 +166,7 @@ pub fn scan(
     include: Option<Vec<String>>,
     exclude: Option<Vec<String>>,
     threads: Option<i64>,
+    verify_checkpoints: bool,
     progress: Option<Py<PyAny>>,
     partial: bool,
 ) -> PyResult<ScanTables> {
@@ -169,8 +177,9 @@ pub fn scan(
         filter: filter.map_err(PyValueError::new_err)?,
         limits: Limits::default(),
         threads: parse_threads(threads)?,
+        verify_checkpoints,
     };
-    let mut watch = Watch { progress, told: None, error: None };
+    let mut watch = Watch::new(progress);
     let tables = without_gil(py, || {
         let scan = scan_paths(&paths, &options, &mut |advance| watch.tick(advance));
         ScanTables::new(&scan)

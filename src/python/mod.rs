@@ -1,6 +1,7 @@
 //! The Python extension module `gradscan._core`: arguments in, Arrow tables and numpy arrays out.
 
 mod arrays;
+mod audit;
 mod door;
 mod recording;
 mod tables;
@@ -9,6 +10,8 @@ mod tables;
 mod core {
     #[pymodule_export]
     use super::arrays::{batch_stats, count_nonfinite};
+    #[pymodule_export]
+    use super::audit::{AuditTables, audit_frame, audit_paths};
     #[pymodule_export]
     use super::door::{frame_columns, read, scan, scan_frame, scan_series};
     #[pymodule_export]

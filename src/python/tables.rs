@@ -174,7 +174,8 @@ impl Columns {
         self.push(name, builder.finish())
     }
 
-    fn ints(&mut self, name: &'static str, values: impl Iterator<Item = Vec<i64>>) -> &mut Self {
+    /// Adds a column of lists of integers.
+    pub fn ints(&mut self, name: &'static str, values: impl Iterator<Item = Vec<i64>>) -> &mut Self {
         let mut builder = ListBuilder::new(Int64Builder::new());
         values.for_each(|list| builder.append_value(list.into_iter().map(Some)));
         self.push(name, builder.finish())

@@ -1,8 +1,9 @@
 //! Readers: bytes of one format in, rows out. Pure: a reader sees slices and the [`Files`] that it is given, never a
 //! path on disk, so that it can be cut, flipped and fuzzed without a file.
 
+#[cfg(feature = "tables")]
+pub mod arrow;
 pub mod axis;
-#[cfg(feature = "parquet")]
 pub mod broken;
 pub mod builder;
 mod clock;
@@ -10,6 +11,8 @@ pub mod csv;
 pub mod hf_trainer;
 mod json_rows;
 pub mod jsonl;
+#[cfg(feature = "tables")]
+pub mod parquet;
 #[cfg(feature = "parquet")]
 mod parquet_columns;
 #[cfg(feature = "parquet")]
@@ -407,6 +410,10 @@ pub static READERS: &[&dyn Reader] = &[
     &jsonl::Jsonl,
     &tensorboard::TensorBoard,
     &csv::Csv,
+    #[cfg(feature = "tables")]
+    &parquet::ParquetTable,
+    #[cfg(feature = "tables")]
+    &arrow::ArrowTable,
 ];
 
 /// The reader of a format; `None` for recordings that were never bytes.

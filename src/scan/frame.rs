@@ -21,7 +21,7 @@ use crate::read::table::runs::{BEYOND, Runs};
 pub const FRAME: &str = "frame";
 
 /// Rows that a worker takes at once.
-const UNIT: usize = 1 << 16;
+const UNIT: usize = 1 << 18;
 
 /// What NaN means in a frame.
 #[derive(Clone, Debug, Default)]

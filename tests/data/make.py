@@ -20,6 +20,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "python"))
 
 import numpy as np  # noqa: E402
+import polars as pl  # noqa: E402
 import pyarrow as pa  # noqa: E402
 import pyarrow.parquet as pq  # noqa: E402
 from tensorboardX import SummaryWriter  # noqa: E402
@@ -283,6 +284,158 @@ def csv_of_runs(home: Path) -> None:
 
 # One kind of missing value after the other.
 MARKS = ["", "NA", "N/A", "None", "null", "-", "<NA>", " "] * 2 + ["a", "b", "c", "d"]
+
+
+# --- tables ----------------------------------------------------------------------------------------------------------
+
+
+def two_runs() -> pl.DataFrame:
+    """A wide table of two runs, the second of which ends in NaN and Inf."""
+    runs = {
+        "run-a": Training(norms(30, seed=60)),
+        "run-b": Training(norms(24, seed=61, put={18: 40.0, 20: NAN, 21: NAN, 22: INF, 23: NAN})),
+    }
+    table = [
+        {"run_id": run, "step": step, "loss": loss, "grad_norm": norm, "lr": 3e-4}
+        for run, training in runs.items()
+        for step, norm, loss in training.rows()
+    ]
+    return pl.DataFrame(table)
+
+
+def long_table() -> pl.DataFrame:
+    """The same, a row a value."""
+    return two_runs().unpivot(["loss", "grad_norm", "lr"], index=["run_id", "step"], variable_name="metric")
+
+
+def wandb_history(steps: range, put: Mapping[int, float]) -> pa.Table:
+    """Columns of W&B's history: losses every step, evaluations and system metrics sparse, `_step` a double."""
+    values = norms(len(steps), seed=62 + steps.start)
+    columns: dict[str, list[Any]] = {
+        "_step": [float(step) for step in steps],
+        "_timestamp": [1.7e9 + 2.5 * step for step in steps],
+        "train/loss": [1.0 + 1.0 / (step + 1) for step in steps],
+        "train/grad_norm": [
+            put.get(step, value) if step % 2 == 0 else None for step, value in zip(steps, values, strict=True)
+        ],
+        "eval/loss": [1.1 + 1.0 / (step + 1) if step % 10 == 9 else None for step in steps],
+        "system/gpu.0.temp": [None for _ in steps],
+    }
+    return pa.table({name: pa.array(column, pa.float64()) for name, column in columns.items()})
+
+
+def mlflow_metrics() -> pa.Table:
+    """The `metrics` table of MLflow's store: a NaN is 0 beside `is_nan`, an Inf is the largest double."""
+    largest = 1.7976931348623157e308
+    rows = []
+    for run, put in (("0f3a9c", {}), ("b81d22", {12: NAN, 13: INF})):
+        for step, norm, loss in Training(norms(16, seed=64, put=put)).rows():
+            at = 1_700_000_000_000 + 1500 * step
+            for key, value in (("loss", loss), ("grad_norm", norm)):
+                stored = 0.0 if math.isnan(value) else max(-largest, min(largest, value))
+                rows.append((key, stored, at, step, math.isnan(value), run))
+    names = ["key", "value", "timestamp", "step", "is_nan", "run_uuid"]
+    types = [pa.string(), pa.float64(), pa.int64(), pa.int64(), pa.bool_(), pa.string()]
+    columns = zip(*rows, strict=True)
+    return pa.table([pa.array(column, kind) for column, kind in zip(columns, types, strict=True)], names)
+
+
+def trackio_export() -> pa.Table:
+    """trackio's table of a project: a column a metric beside id, run, time and step."""
+    rows = [
+        {
+            "id": f"{run}-{step}",
+            "run_id": run,
+            "timestamp": f"2026-01-01T00:00:{step:02}",
+            "run_name": name,
+            "step": step,
+            "train/loss": loss,
+            "train/grad_norm": norm,
+        }
+        for run, name, put in (("r1", "calm-fox", {}), ("r2", "loud-owl", {9: NAN}))
+        for step, norm, loss in Training(norms(12, seed=65, put=put)).rows()
+    ]
+    return pa.Table.from_pylist(rows)
+
+
+def odd_types() -> pa.Table:
+    """One run without a name: halves, decimals, times, an all-null metric, a list and a struct beside them."""
+    training = Training(norms(20, seed=66, put={15: NAN, 16: -INF}))
+    steps = training.steps
+    decimal = pa.array([f"{loss:.4f}" for loss in training.losses]).cast(pa.decimal128(12, 4))
+    return pa.table(
+        {
+            "step": pa.array(steps, pa.int32()),
+            "time": pa.array([1_700_000_000_000_000 + step for step in steps], pa.timestamp("us", "UTC")),
+            "grad_norm": pa.array(np.array(training.norms, np.float16)),
+            "loss": decimal,
+            "reward": pa.nulls(len(steps), pa.float64()),
+            "nothing": pa.nulls(len(steps)),
+            "embedding": pa.array([[step, step + 0.5] for step in steps], pa.list_(pa.float32(), 2)),
+            "layers": pa.array([[float(step)] * (step % 3) for step in steps], pa.list_(pa.float64())),
+            "extra": pa.array([{"lr": 0.1, "note": None} for _ in steps]),
+        }
+    )
+
+
+def parquet(home: Path) -> None:
+    """Tables by polars and pyarrow."""
+    two_runs().write_parquet(home / "wide.parquet")
+    long_table().write_parquet(home / "long.parquet", row_group_size=60)
+    two_runs().with_columns(pl.lit("2026-01").alias("date")).write_parquet(
+        home / "partitions", partition_by=["date", "run_id"], mkdir=True
+    )
+    export = home / "wandb"
+    export.mkdir()
+    for part, steps in enumerate((range(40), range(40, 60))):
+        put = {44: NAN, 46: INF} if part else {20: 12.0}
+        table = wandb_history(steps, put)
+        pq.write_table(table, export / f"team_llm_ab12cd34_{part}.runhistory.parquet", compression="snappy")
+    pq.write_table(mlflow_metrics(), home / "mlflow.parquet", compression="zstd")
+    pq.write_table(trackio_export(), home / "trackio.parquet", data_page_version="2.0")
+    dictionary = (
+        two_runs().to_arrow().cast(two_runs().with_columns(pl.col("run_id").cast(pl.Categorical)).to_arrow().schema)
+    )
+    pq.write_table(dictionary, home / "dictionary.parquet", compression="gzip", row_group_size=20)
+    pq.write_table(two_runs().filter(pl.col("run_id") == "run-b").drop("run_id").to_arrow(), home / "one-run.parquet")
+    pq.write_table(odd_types(), home / "types.parquet", compression="brotli")
+    whole = (home / "one-run.parquet").read_bytes()
+    write(home / "cut.parquet", [whole[: len(whole) - 200]])
+    makers.git_lfs_pointer(home / "lfs-pointer.parquet")
+
+
+def arrow(home: Path) -> None:
+    """The same by Arrow's writers of files and streams."""
+    two_runs().write_ipc(home / "wide.arrow", compression="lz4")
+    two_runs().with_columns(pl.col("run_id").cast(pl.Categorical)).write_ipc(
+        home / "categorical.feather", compression="zstd"
+    )
+    long_table().write_ipc_stream(home / "long.arrows")
+    types = odd_types()
+    with pa.ipc.new_file(home / "types.arrow", types.schema) as writer:
+        writer.write_table(types, max_chunksize=8)
+    parts = (
+        two_runs()
+        .to_arrow()
+        .cast(
+            pa.schema(
+                [
+                    (name, pa.string() if name == "run_id" else kind)
+                    for name, kind in zip(two_runs().columns, two_runs().to_arrow().schema.types, strict=True)
+                ]
+            )
+        )
+    )
+    with pa.ipc.new_stream(home / "cut.arrows", parts.schema) as writer:
+        writer.write_table(parts, max_chunksize=12)
+    whole = (home / "cut.arrows").read_bytes()
+    write(home / "cut.arrows", [whole[: len(whole) - 300]])
+    with pa.ipc.new_file(home / "no-footer.arrow", parts.schema) as writer:
+        writer.write_table(parts, max_chunksize=12)
+    whole = (home / "no-footer.arrow").read_bytes()
+    footer = int.from_bytes(whole[-10:-6], "little")
+    write(home / "no-footer.arrow", [whole[: len(whole) - 10 - footer]])
+    makers.git_lfs_pointer(home / "lfs-pointer.arrow")
 
 
 # --- rlprobe ---------------------------------------------------------------------------------------------------------
@@ -757,7 +910,7 @@ def write(path: Path, parts: Iterable[str | bytes]) -> None:
 def main() -> None:
     """Writes all fixtures; what stood in their folders before is removed."""
     assert math.isnan(NAN)
-    for build in (hf_trainer, jsonl, tensorboard, csv, rlprobe, hostile):
+    for build in (hf_trainer, jsonl, tensorboard, csv, parquet, arrow, rlprobe, hostile):
         home = HERE / build.__name__
         shutil.rmtree(home, ignore_errors=True)
         home.mkdir()

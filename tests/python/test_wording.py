@@ -110,6 +110,17 @@ def test_superseded_says_so_and_suspects_no_later_checkpoint() -> None:
     [
         ("uncertain", "several-attempts", "Restore checkpoint-5000 only after a look at it: several attempts cover"),
         ("uncertain", "inside-interval", "it lies between the last good row and the onset"),
+        ("verified", None, "Restore checkpoint-5000, whose weights are finite; "),
+        (
+            "clean",
+            "unverified",
+            "Restore checkpoint-5000 (it holds no safetensors files, so its weights could not be verified)",
+        ),
+        (
+            "none",
+            "poisoned",
+            "No checkpoint is known to be clean: the weights of every one from before the damage hold NaN",
+        ),
         ("none", "none-before", "No checkpoint from before the damage is left."),
         ("none", "no-good-row", "No checkpoint is known to be clean: no good row was recorded before the damage."),
         ("unknown", "no-checkpoint", "No checkpoint is known."),

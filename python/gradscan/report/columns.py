@@ -62,6 +62,9 @@ NUMERIC = frozenset(
         "max",
         "spikes",
         "recordings",
+        "values",
+        "first_row",
+        "bad_rows",
     }
 )
 """Columns that are aligned to the right."""

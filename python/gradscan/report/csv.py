@@ -11,14 +11,20 @@ from gradscan.report.escape import csv_cell
 from gradscan.report.json import dump, plain
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from gradscan.result import Scan
 
-__all__ = ["render"]
+__all__ = ["render", "rows"]
 
 
 def render(scan: Scan, table: str = "findings") -> str:
     """The header and the rows of one table."""
-    frame = scan.table(table)
+    return rows(scan.table(table))
+
+
+def rows(frame: pl.DataFrame) -> str:
+    """A header and the rows of a frame."""
     lines = [",".join(frame.columns)]
     lines += [",".join(_quoted(_cell(value)) for value in row) for row in frame.iter_rows()]
     return "\n".join(lines) + "\n"

@@ -223,7 +223,7 @@ def _restore(page: _Page, run: dict[str, Any]) -> None:
     """Where to go back to. That there is nowhere is said by the explanation."""
     status, path = run["restore_status"], run["restore_path"]
     point = escape(path) if path else f"the checkpoint of step {_step(run['restore_step'])}"
-    if status == "clean":
+    if status in ("clean", "verified"):
         page.whole("  ", ("restore    ", "green"), (point, "bold green"))
     elif status == "uncertain":
         page.whole("  ", ("restore?   ", "yellow"), (point, "bold yellow"))

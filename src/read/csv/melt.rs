@@ -81,8 +81,6 @@ pub(super) struct Melt<'r> {
     value: Option<u32>,
     axis: Option<u32>,
     layout: Option<Arc<Plan>>,
-    /// What the steps are called.
-    step_name: Option<String>,
     points: Vec<Point>,
     unit: usize,
     /// Faults that are of no run.
@@ -103,7 +101,6 @@ impl<'r> Melt<'r> {
             value: None,
             axis: None,
             layout: None,
-            step_name: None,
             points: Vec::new(),
             unit: 0,
             faults: Vec::new(),
@@ -141,7 +138,6 @@ impl<'r> Melt<'r> {
                 step.or(names.first().filter(|_| !is_clock))
             }
         };
-        self.step_name = step.cloned();
         let number = |usage: Usage, name: &str| Wanted {
             index: 0,
             name: name.to_owned(),
@@ -150,9 +146,7 @@ impl<'r> Melt<'r> {
             is_metric: usage != Usage::Time,
         };
         let mut columns = vec![number(Usage::Value, "value"), number(Usage::Time, "time")];
-        if step.is_some() {
-            columns.push(number(Usage::Step, "step"));
-        }
+        columns.extend(step.map(|step| number(Usage::Step, step)));
         let layout = Layout { columns, is_long: true, has_signal: true, others: Vec::new() };
         self.layout = Some(Arc::new(Plan::new(layout, 0)));
     }
@@ -273,12 +267,7 @@ impl<'r> Melt<'r> {
         self.flush();
         self.take_faults(&mut into);
         let mut recordings = Vec::new();
-        let step_name = self.step_name.take();
-        self.runs.finish(&mut |mut recording| {
-            // Points are numbered where no column gives steps.
-            recording.axis.step_name = recording.axis.step_name.and(step_name.clone());
-            recordings.push(recording);
-        });
+        self.runs.finish(&mut |recording| recordings.push(recording));
         let newest = self.run.map_or(0, |run| run as usize);
         if let Some(recording) = recordings.get_mut(newest) {
             recording.unterminated = into.unterminated;

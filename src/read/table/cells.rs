@@ -223,8 +223,9 @@ pub fn stretches(array: &ArrayRef, intern: &mut dyn FnMut(&str) -> u32) -> Vec<S
         DataType::Utf8 => texts(rows, is_null, |row| array.as_string::<i32>().value(row), intern, &mut found),
         DataType::LargeUtf8 => texts(rows, is_null, |row| array.as_string::<i64>().value(row), intern, &mut found),
         DataType::Utf8View => texts(rows, is_null, |row| array.as_string_view().value(row), intern, &mut found),
-        other if other.is_integer() => {
-            let numbers = cast(array, &DataType::Utf8).unwrap_or_else(|_| empty_texts());
+        other if other.is_integer() || other.is_floating() => {
+            let whole = if other.is_floating() { whole_texts(array) } else { cast(array, &DataType::Utf8).ok() };
+            let numbers = whole.unwrap_or_else(empty_texts);
             let numbers: &StringArray = numbers.as_string();
             texts(rows.min(numbers.len()), is_null, |row| numbers.value(row), intern, &mut found);
         }
@@ -238,6 +239,14 @@ pub const NULL: &str = "null";
 
 fn empty_texts() -> ArrayRef {
     std::sync::Arc::new(StringArray::from(Vec::<&str>::new()))
+}
+
+/// Ids that became floats, as they were: `3` of `3.0`. NaN is none.
+fn whole_texts(array: &ArrayRef) -> Option<ArrayRef> {
+    let floats = cast(array, &DataType::Float64).ok()?;
+    let text = |value: f64| if value.is_nan() { NULL.to_owned() } else { value.to_string() };
+    let texts: StringArray = floats.as_primitive::<Float64Type>().iter().map(|value| value.map(text)).collect();
+    Some(std::sync::Arc::new(texts))
 }
 
 fn empty_integers() -> ArrayRef {

@@ -8,7 +8,8 @@ use super::cells::{Stretch, partition, stretches};
 use super::file::TableFile;
 use super::layout::{Layout, Usage};
 use super::runs::{BEYOND, Give, Known, Runs};
-use crate::model::{Fault, FaultKind, Limits, Part, Place, PlaceUnit, Recording, Severity, Source};
+use super::sources::{hive_values, wandb_export};
+use crate::model::{Fault, FaultKind, Limits, Part, Place, PlaceUnit, Recording, Severity, Source, roles};
 use crate::read::broken::Broken;
 use crate::read::{Ranges, Rejected, Request, Session, Shards};
 
@@ -17,6 +18,8 @@ pub type Open = fn(Arc<dyn Ranges>, &Limits) -> Result<Box<dyn TableFile>, Broke
 
 /// Rows decoded at once.
 const BATCH: usize = 1 << 16;
+/// The same where the rows of runs lie apart: each run should get more than a few of them.
+const WIDE_BATCH: usize = 1 << 18;
 /// Parts kept open; of sources with more, each is opened again where it is read.
 const OPEN: usize = 64;
 /// Rows to a stretch below which the runs of a unit are not remembered, but read again.
@@ -34,8 +37,12 @@ enum RunOf {
 /// One file.
 struct Table {
     part: usize,
+    /// Files of one layout are parts of one data set; an id means the same run in all of them, and in no others.
+    data_set: usize,
     run: RunOf,
     plan: Arc<Plan>,
+    /// The same without the run column, for units whose runs are known.
+    bare: Arc<Plan>,
     file: Option<Arc<dyn TableFile>>,
 }
 
@@ -51,10 +58,37 @@ struct Unit {
 /// What names a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Naming {
-    /// An id in a column or a path.
+    /// An id in a column.
     Id,
+    /// An id in a partition's folder.
+    Path,
     /// Its file.
     Part,
+}
+
+/// What files that belong together have in common: their shape, and the names of the columns that give run and step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Signature {
+    is_long: bool,
+    columns: Vec<String>,
+}
+
+impl Signature {
+    fn of(layout: &Layout) -> Self {
+        let is_axis = |usage: Usage, is_metric: bool| usage != Usage::IsNan && !(usage == Usage::Named && is_metric);
+        let axes = layout.columns.iter().filter(|column| is_axis(column.usage, column.is_metric));
+        let mut columns: Vec<String> = axes.map(|column| column.name.clone()).collect();
+        columns.sort_unstable();
+        Self { is_long: layout.is_long, columns }
+    }
+}
+
+/// Between the number of a data set and the id of one of its runs.
+const OF: char = '\0';
+
+/// The id that the interned name of a run holds.
+fn id_of(name: &str) -> &str {
+    name.rsplit_once(OF).map_or(name, |(_, id)| id)
 }
 
 /// A source of tables, ready to be read.
@@ -64,20 +98,12 @@ pub struct Tables<'a> {
     open: Open,
     runs: Runs<'a>,
     tables: Vec<Table>,
+    data_sets: Vec<Signature>,
     units: Vec<Unit>,
-    /// What names each run.
-    naming: Vec<Naming>,
+    /// What names each run, and the first part of it.
+    naming: Vec<(Naming, u32)>,
     broken: Vec<(usize, Rejected)>,
     faults: Mutex<Vec<Fault>>,
-}
-
-/// Names of the run of a part by its path, where its columns do not tell: of a partitioned data set, or of files that are
-/// parts of one export.
-pub trait PathRuns {
-    /// The id in a partition's folder.
-    fn id(&self, name: &str) -> Option<String>;
-    /// What all files of one run's export have in common.
-    fn export(&self, name: &str) -> Option<String>;
 }
 
 /// Opens the parts of a source, finds their columns, and counts the rows of each run.
@@ -87,7 +113,6 @@ pub fn tables<'a>(
     limits: &'a Limits,
     session: &mut Session<'_>,
     open: Open,
-    paths: &dyn PathRuns,
 ) -> Result<Box<dyn Shards + 'a>, Rejected> {
     let mut tables = Tables {
         source,
@@ -95,6 +120,7 @@ pub fn tables<'a>(
         open,
         runs: Runs::new(source.format, PlaceUnit::Row, request, limits),
         tables: Vec::new(),
+        data_sets: Vec::new(),
         units: Vec::new(),
         naming: Vec::new(),
         broken: Vec::new(),
@@ -113,7 +139,7 @@ pub fn tables<'a>(
         };
         match Layout::of(file.schema(), request, limits, false) {
             Ok(layout) if layout.is_recording(request) || request.everything => {
-                tables.add(index, file, layout, paths);
+                tables.add(index, file, layout);
             }
             Ok(_) => tables.broken.push((index, unrelated(file.schema()))),
             Err(misfit) => {
@@ -152,19 +178,31 @@ impl Tables<'_> {
         (self.open)(ranges, self.limits).map(Arc::from)
     }
 
-    fn add(&mut self, part: usize, file: Arc<dyn TableFile>, layout: Layout, paths: &dyn PathRuns) {
+    fn add(&mut self, part: usize, file: Arc<dyn TableFile>, layout: Layout) {
         let name = &self.source.parts[part].name;
-        let run = match layout.place_of(Usage::Run) {
+        let signature = Signature::of(&layout);
+        let known = self.data_sets.iter().position(|known| *known == signature);
+        let data_set = known.unwrap_or_else(|| {
+            self.data_sets.push(signature);
+            self.data_sets.len() - 1
+        });
+        let partition = hive_values(name).filter_map(|(key, id)| Some((roles::run_rank(key)?, key, id))).min();
+        // The folder says what the column says, where both are called alike.
+        let tells_more = |column: &str| partition.as_ref().is_none_or(|(_, key, _)| !key.eq_ignore_ascii_case(column));
+        let column = layout.place_of(Usage::Run).filter(|place| tells_more(&layout.columns[*place].name));
+        let run = match column {
             Some(place) => RunOf::Column(place),
             None => {
-                let (key, naming) = match (paths.id(name), paths.export(name)) {
-                    (Some(id), _) => (id, Naming::Id),
-                    // No id holds a NUL.
-                    (None, Some(export)) => (format!("\0{export}"), Naming::Part),
-                    (None, None) => (format!("\0{name}"), Naming::Part),
+                let (key, naming) = match (partition, wandb_export(name)) {
+                    (Some((.., id)), _) => (id, Naming::Path),
+                    (None, Some((export, _))) => (export.to_owned(), Naming::Part),
+                    (None, None) => (name.clone(), Naming::Part),
                 };
+                // Files and ids are not to be taken for each other.
+                let home = if naming == Naming::Part { "file" } else { "" };
+                let key = format!("{data_set}{home}{OF}{key}");
                 let run = self.runs.run(&key);
-                self.name_runs(naming);
+                self.name_runs(naming, part as u32);
                 RunOf::Part(run)
             }
         };
@@ -174,11 +212,19 @@ impl Tables<'_> {
             first_row += file.rows(unit);
         }
         let file = (self.source.parts.len() <= OPEN).then_some(file);
-        self.tables.push(Table { part, run, plan: Arc::new(Plan::new(layout, part as u32)), file });
+        let mut bare = layout.clone();
+        bare.columns.retain(|column| column.usage != Usage::Run);
+        let plan = |layout: Layout| Arc::new(Plan::new(layout, part as u32));
+        self.tables.push(Table { part, data_set, run, plan: plan(layout), bare: plan(bare), file });
     }
 
-    fn name_runs(&mut self, naming: Naming) {
-        self.naming.resize(self.runs.count().max(self.naming.len()), naming);
+    /// Index of a run of a data set.
+    fn intern(&self, data_set: usize, id: &str) -> u32 {
+        self.runs.run(&format!("{data_set}{OF}{id}"))
+    }
+
+    fn name_runs(&mut self, naming: Naming, part: u32) {
+        self.naming.resize(self.runs.count().max(self.naming.len()), (naming, part));
     }
 
     fn file(&self, table: &Table, session: &Session<'_>) -> Result<Arc<dyn TableFile>, Broken> {
@@ -223,6 +269,11 @@ impl Tables<'_> {
                 }
             };
             let rows = file.rows(unit.unit);
+            if rows == 0 {
+                // What is wrong with it is told when it is read.
+                found.push((index, Some(Vec::new())));
+                continue;
+            }
             match table.run {
                 RunOf::Part(run) => {
                     count(run, rows);
@@ -234,7 +285,7 @@ impl Tables<'_> {
                     let mut stretches_of_unit: Option<Vec<Stretch>> = u32::try_from(rows).ok().map(|_| Vec::new());
                     let (mut done, files) = (0u64, session.files);
                     let result = file.read(unit.unit, &[column], BATCH, &mut |batch| {
-                        let mut intern = |id: &str| self.runs.run(id);
+                        let mut intern = |id: &str| self.intern(table.data_set, id);
                         let mut start = 0;
                         for stretch in stretches(batch.column(0), &mut intern) {
                             count(stretch.key, u64::from(stretch.end - start));
@@ -269,7 +320,7 @@ impl Tables<'_> {
         for (index, stretches) in found {
             self.units[index].runs = stretches;
         }
-        self.name_runs(Naming::Id);
+        self.name_runs(Naming::Id, 0);
         if self.runs.passed_limit() {
             let place = Place { part: 0, unit: PlaceUnit::Row, at: 0 };
             let detail = format!("more than {} runs: the rows of further ones are not read", self.limits.runs);
@@ -285,13 +336,17 @@ impl Tables<'_> {
 
     /// Takes what identifies a run only among others of its source off a recording.
     fn name(&self, mut recording: Recording) -> Recording {
-        let id = recording.run_id.take();
-        let naming = id.as_deref().map(|id| self.naming[self.runs.run(id) as usize]);
+        let name = recording.run_id.take();
+        let id = name.as_deref().map(|name| id_of(name).to_owned());
+        let naming = name.as_deref().map(|name| self.naming[self.runs.run(name) as usize]);
         let several = self.naming.len() > 1;
-        recording.run_id = match naming {
-            Some(Naming::Id) if several => id,
-            _ => None,
-        };
+        match naming {
+            Some((Naming::Id, _)) => recording.run_id = id.filter(|_| several),
+            Some((Naming::Path, _)) => (recording.run_id, recording.part) = (id, None),
+            // Its file's name is its own, also where it has several.
+            Some((Naming::Part, part)) => recording.part = Some(part),
+            None => {}
+        }
         recording
     }
 
@@ -318,7 +373,7 @@ impl Tables<'_> {
                 let mut begin = 0;
                 // The fault was told when the runs were counted.
                 let _ = file.read(unit.unit, &[column], BATCH, &mut |batch| {
-                    add(&stretches(batch.column(0), &mut |id| self.runs.run(id)), begin);
+                    add(&stretches(batch.column(0), &mut |id| self.intern(table.data_set, id)), begin);
                     begin += batch.num_rows() as u64;
                     true
                 });
@@ -359,27 +414,20 @@ impl Shards for Tables<'_> {
             (RunOf::Column(place), None) => Some(place),
             _ => None,
         };
-        let plan = match (table.run, &unit.runs) {
-            (RunOf::Column(place), Some(_)) => {
-                let mut plan = (*table.plan).clone();
-                plan.layout.columns.remove(place);
-                plan.nan.remove(place);
-                Arc::new(plan)
-            }
-            _ => table.plan.clone(),
-        };
+        let plan = if unit.runs.is_some() { &table.bare } else { &table.plan };
         let mut done = 0u64;
         let files = session.files;
         let result = self.file(table, session).and_then(|file| {
-            file.read(unit.unit, &plan.layout.projection(), BATCH, &mut |rows| {
+            let batch = if run_place.is_some() { WIDE_BATCH } else { BATCH };
+            file.read(unit.unit, &plan.layout.projection(), batch, &mut |rows| {
                 let count = rows.num_rows();
                 let by_run = match (&unit.runs, run_place) {
                     (Some(all), _) => cut(all, done, count),
-                    (None, Some(place)) => stretches(rows.column(place), &mut |id| self.runs.run(id)),
+                    (None, Some(place)) => stretches(rows.column(place), &mut |id| self.intern(table.data_set, id)),
                     (None, None) => Vec::new(),
                 };
                 let mut name = |name: &str| self.runs.metric(name);
-                let batch = Arc::new(Batch::decode(&plan, &rows, unit.first_row + done, &mut name));
+                let batch = Arc::new(Batch::decode(plan, &rows, unit.first_row + done, &mut name));
                 for (run, rows) in partition(&by_run, count) {
                     if run != BEYOND {
                         self.runs.take(run, shard, Piece { batch: batch.clone(), rows }, &mut give);
@@ -417,7 +465,9 @@ impl Shards for Tables<'_> {
 }
 
 /// Reads all recordings of a source, one unit after the other.
-pub fn read_all(shards: &dyn Shards, session: &mut Session<'_>) -> Result<Vec<Recording>, Rejected> {
+pub fn read_all(source: &Source, session: &mut Session<'_>, open: Open) -> Result<Vec<Recording>, Rejected> {
+    let (request, limits) = (session.request, session.limits);
+    let shards = tables(source, request, limits, session, open)?;
     let mut recordings = Vec::new();
     for shard in 0..shards.count() {
         if session.files.cancelled() {

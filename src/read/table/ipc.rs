@@ -70,7 +70,8 @@ pub fn open(ranges: Arc<dyn Ranges>, limits: &Limits) -> Result<Box<dyn TableFil
         match walk.footer()? {
             Some(footer) => walk.blocks(&footer)?,
             None => {
-                let mut found = walk.stream(8)?;
+                let at = walk.first_message()?;
+                let mut found = walk.stream(at)?;
                 let missing = Broken::new("cut-header", FaultKind::Truncated, size, "the file ends without its footer");
                 // A tail that is no message is what is left of the footer.
                 match found.units.last_mut() {
@@ -179,6 +180,13 @@ impl Walk<'_> {
             return Err(Broken::new("limit", FaultKind::Limit, from - length, detail));
         }
         self.bytes(from - length..from).map(Some)
+    }
+
+    /// Where the messages of a file begin: writers fill up behind the magic.
+    fn first_message(&mut self) -> Result<u64, Broken> {
+        let head = self.bytes(0..self.size.min(64 + 8))?;
+        let filled = head.get(8..).unwrap_or(&[]).chunks_exact(8).take_while(|bytes| **bytes == [0; 8]).count();
+        Ok(8 + 8 * filled as u64)
     }
 
     /// What a footer says, each block held against the file.
@@ -748,5 +756,294 @@ fn unpack(
     match into.len() == end {
         true => Ok(()),
         false => Err(damage(format!("a buffer of {} bytes, its prefix says {length}", into.len() - from))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::read::table::testing::{self, Memory, damage, flat, ipc_file, ipc_stream, nested, opened, read};
+    use arrow_array::cast::AsArray;
+    use arrow_array::types::{Float64Type, Int32Type};
+    use arrow_array::{Array, DictionaryArray, Float64Array, Int64Array, StringArray};
+    use arrow_ipc::CompressionType;
+    use arrow_ipc::writer::{DictionaryHandling, IpcWriteOptions};
+    use arrow_schema::Field;
+
+    fn options(compression: Option<CompressionType>) -> IpcWriteOptions {
+        IpcWriteOptions::default().try_with_compression(compression).unwrap()
+    }
+
+    fn write(is_file: bool, batches: &[RecordBatch], options: IpcWriteOptions) -> Vec<u8> {
+        if is_file { ipc_file(batches, options) } else { ipc_stream(batches, options) }
+    }
+
+    /// Two columns, of which the first is compressible.
+    fn small(from: i64, rows: i64) -> RecordBatch {
+        let norm = |step: i64| if step % 10 == 7 { f64::NAN } else { 1.0 / (step + 1) as f64 };
+        RecordBatch::try_from_iter([
+            ("step", Arc::new(Int64Array::from_iter_values(from..from + rows)) as ArrayRef),
+            ("grad_norm", Arc::new(Float64Array::from_iter_values((from..from + rows).map(norm)))),
+        ])
+        .unwrap()
+    }
+
+    #[test]
+    fn every_type_in_files_and_streams() {
+        let mut seen = 0;
+        for compression in [None, Some(CompressionType::LZ4_FRAME), Some(CompressionType::ZSTD)] {
+            for (is_file, written) in
+                [true, false].iter().flat_map(|file| [flat(100), nested(100)].map(|all| (*file, all)))
+            {
+                let (first, rest) = (written.slice(0, 60), written.slice(60, 40));
+                let bytes = write(is_file, &[first, rest], options(compression));
+                let table = opened(open, &bytes, &Limits::default()).unwrap();
+                assert_eq!((table.units(), table.rows(0), table.rows(1)), (2, 60, 40));
+                let all: Vec<usize> = (0..written.num_columns()).collect();
+                for columns in all.iter().map(std::slice::from_ref).chain([&all[..], &[0, 4]]) {
+                    let (batches, broken) = read(&*table, columns, 33);
+                    assert_eq!(broken, []);
+                    let mut at = 0;
+                    for rows in &batches {
+                        let want = written.slice(at, rows.num_rows()).project(columns).unwrap();
+                        assert_eq!(format!("{rows:?}"), format!("{want:?}"));
+                        at += rows.num_rows();
+                        seen += 1;
+                    }
+                    assert_eq!(at, 100);
+                }
+                for column in all {
+                    let nulls = written.column(column).slice(0, 60).logical_null_count() as u64;
+                    assert_eq!(table.nulls(0, column), Some(nulls), "{}", table.schema().field(column).name());
+                }
+                assert_eq!(table.nulls(0, 99), None);
+            }
+        }
+        assert!(seen > 100);
+    }
+
+    #[test]
+    fn old_framing_is_read() {
+        for alignment in [8, 64] {
+            let old = IpcWriteOptions::try_new(alignment, true, MetadataVersion::V4).unwrap();
+            for is_file in [true, false] {
+                let bytes = write(is_file, &[small(0, 5), small(5, 5)], old.clone());
+                let table = opened(open, &bytes, &Limits::default()).unwrap();
+                let (batches, broken) = read(&*table, &[1], 100);
+                assert_eq!((batches.len(), broken), (2, vec![]));
+            }
+        }
+    }
+
+    fn runs(names: &[&str]) -> RecordBatch {
+        let names: DictionaryArray<Int32Type> = names.iter().copied().map(Some).collect();
+        RecordBatch::try_from_iter([("run", Arc::new(names) as ArrayRef)]).unwrap()
+    }
+
+    fn texts(batches: &[RecordBatch]) -> Vec<String> {
+        let text = |rows: &RecordBatch| {
+            let cast = arrow_cast::cast(rows.column(0), &DataType::Utf8).unwrap();
+            let texts: &StringArray = cast.as_string();
+            texts.iter().map(|text| text.unwrap_or("null").to_owned()).collect::<Vec<_>>()
+        };
+        batches.iter().flat_map(text).collect()
+    }
+
+    #[test]
+    fn dictionaries_stand_as_they_did_at_their_batch() {
+        let batches = [runs(&["a", "b"]), runs(&["a", "b", "c"]), runs(&["x"])];
+        let replaced = ipc_stream(&batches, options(None));
+        let grown = options(Some(CompressionType::ZSTD)).with_dictionary_handling(DictionaryHandling::Delta);
+        let grown_stream = ipc_stream(&batches[..2], grown.clone());
+        let grown_file = ipc_file(&batches[..2], grown);
+        for (bytes, want) in [
+            (replaced, &["a", "b", "a", "b", "c", "x"][..]),
+            (grown_stream, &["a", "b", "a", "b", "c"]),
+            (grown_file, &["a", "b", "a", "b", "c"]),
+        ] {
+            let table = opened(open, &bytes, &Limits::default()).unwrap();
+            let (batches, broken) = read(&*table, &[0], 100);
+            assert_eq!((texts(&batches), broken), (want.iter().map(|text| (*text).to_owned()).collect(), vec![]));
+            // Backwards, each unit for itself.
+            let mut back = Vec::new();
+            for unit in (0..table.units()).rev() {
+                table
+                    .read(unit, &[0], 100, &mut |rows| {
+                        back.insert(0, rows);
+                        true
+                    })
+                    .unwrap();
+            }
+            assert_eq!(texts(&back), want);
+        }
+    }
+
+    #[test]
+    fn whole_batches_of_a_cut_stream_count() {
+        let batches = [small(0, 50), small(50, 50), small(100, 50)];
+        for is_file in [true, false] {
+            let bytes = write(is_file, &batches, options(None));
+            let (mut most, mut told, mut open_at) = (0, 0, 0);
+            for cut in 0..bytes.len() {
+                let Ok(table) = opened(open, &bytes[..cut], &Limits::default()) else {
+                    assert_eq!(open_at, 0, "a longer piece is refused");
+                    continue;
+                };
+                open_at = cut;
+                let (batches, broken) = read(&*table, &[0, 1], 100);
+                let rows: usize = batches.iter().map(RecordBatch::num_rows).sum();
+                assert!(rows >= most && rows.is_multiple_of(50), "{rows} rows after {most}");
+                most = rows;
+                assert!(broken.iter().all(|broken| broken.kind == FaultKind::Truncated), "{cut}: {broken:?}");
+                told += usize::from(!broken.is_empty());
+            }
+            assert_eq!(most, 150);
+            assert!(told > 500, "{told} cuts were told");
+        }
+    }
+
+    #[test]
+    fn only_wanted_columns_are_read() {
+        #[derive(Debug)]
+        struct Counting(Memory, std::sync::atomic::AtomicU64);
+        impl Ranges for Counting {
+            fn size(&self) -> u64 {
+                self.0.size()
+            }
+            fn read(&self, range: Range<u64>) -> std::io::Result<Bytes> {
+                self.1.fetch_add(range.end - range.start, std::sync::atomic::Ordering::Relaxed);
+                self.0.read(range)
+            }
+        }
+        let column = |at: i64| Arc::new(Int64Array::from_iter_values((0..50_000).map(|row| row * at))) as ArrayRef;
+        let names: Vec<String> = (0..10).map(|at| format!("c{at}")).collect();
+        let wide = RecordBatch::try_from_iter(names.iter().zip(0..).map(|(name, at)| (name, column(at)))).unwrap();
+        let bytes = ipc_file(std::slice::from_ref(&wide), options(None));
+        let file = Arc::new(Counting(Memory(bytes.into()), Default::default()));
+        let table = open(file.clone(), &Limits::default()).unwrap();
+        let (batches, broken) = read(&*table, &[2, 9], 1 << 20);
+        assert_eq!((broken, &batches), (vec![], &vec![wide.project(&[2, 9]).unwrap()]));
+        let read = file.1.load(std::sync::atomic::Ordering::Relaxed);
+        assert!((800_000..1_200_000).contains(&read), "{read} bytes read");
+    }
+
+    #[test]
+    fn any_cut_and_any_byte_give_an_outcome() {
+        let few = flat(6).project(&[0, 4, 12, 13, 15, 17, 22, 24]).unwrap();
+        let files = [
+            ipc_file(std::slice::from_ref(&few), options(None)),
+            ipc_stream(
+                &[few, flat(3).project(&[0, 4, 12, 13, 15, 17, 22, 24]).unwrap()],
+                options(Some(CompressionType::LZ4_FRAME)),
+            ),
+            ipc_file(&[nested(10)], options(Some(CompressionType::ZSTD))),
+        ];
+        let (mut whole, mut faulty, mut refused) = (0, 0, 0);
+        for bytes in &files {
+            let found = damage(open, bytes, &Limits { page: 1 << 20, ..Limits::default() });
+            (whole, faulty, refused) = (whole + found.0, faulty + found.1, refused + found.2);
+        }
+        assert!(whole > 500 && faulty > 500 && refused > 500, "{whole} {faulty} {refused}");
+    }
+
+    #[test]
+    fn limits_and_refusals() {
+        let code = |bytes: &[u8], limits: &Limits| opened(open, bytes, limits).err().map(|broken| broken.code);
+        let file = ipc_file(&[flat(100)], options(None));
+        assert_eq!(code(&file, &Limits { footer: 100, ..Limits::default() }), Some("limit"));
+        assert_eq!(code(&file, &Limits { columns: 3, ..Limits::default() }), Some("limit"));
+        assert_eq!(code(b"FEA1 and more", &Limits::default()), Some("unsupported"));
+        let pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 12\n";
+        assert_eq!(code(pointer, &Limits::default()), Some("git-lfs-pointer"));
+        for bytes in [&b""[..], b"ARROW1", b"ARROW1\0\0", b"\xff\xff\xff\xff", b"\xff\xff\xff\xff\x10\0\0\0"] {
+            assert_eq!(code(bytes, &Limits::default()), Some("cut-header"), "{bytes:?}");
+        }
+    }
+
+    /// A stream of the batch, and the place of a number in it.
+    fn place_of(bytes: &[u8], number: i64) -> usize {
+        memchr::memmem::find(bytes, &number.to_le_bytes()).expect("the number stands in the file")
+    }
+
+    #[test]
+    fn forged_numbers() {
+        let limits = Limits { page: 1 << 16, ..Limits::default() };
+        let faults = |bytes: &[u8]| {
+            let table = opened(open, bytes, &limits).unwrap();
+            read(&*table, &[0, 1], 100).1
+        };
+        // 1: a compressed buffer that claims to hold 2^40 bytes: reserving them would end the process.
+        let rows = RecordBatch::try_from_iter([
+            ("x", Arc::new(Int64Array::from(vec![7; 4321])) as ArrayRef),
+            ("y", Arc::new(Int64Array::from(vec![9; 4321]))),
+        ])
+        .unwrap();
+        for codec in [CompressionType::ZSTD, CompressionType::LZ4_FRAME] {
+            let sound = ipc_stream(std::slice::from_ref(&rows), options(Some(codec)));
+            assert_eq!(faults(&sound), []);
+            let at = place_of(&sound, 4321 * 8);
+            let mut bytes = sound.clone();
+            bytes[at..at + 8].copy_from_slice(&(1i64 << 40).to_le_bytes());
+            assert_eq!(faults(&bytes)[0].kind, FaultKind::Limit);
+            // 2: one that holds more than it says, and would be unpacked to its end.
+            bytes[at..at + 8].copy_from_slice(&64i64.to_le_bytes());
+            assert_eq!(faults(&bytes)[0].kind, FaultKind::Unparsable);
+            // 3: one of negative length.
+            bytes[at..at + 8].copy_from_slice(&(-2i64).to_le_bytes());
+            assert_eq!(faults(&bytes)[0].kind, FaultKind::Unparsable);
+        }
+        // 4: a batch of 2^40 rows in a small file.
+        let nulls =
+            RecordBatch::try_from_iter([("n", Arc::new(arrow_array::NullArray::new(54321)) as ArrayRef)]).unwrap();
+        let mut bytes = ipc_stream(&[nulls], options(None));
+        while let Some(at) = memchr::memmem::find(&bytes, &54321i64.to_le_bytes()) {
+            bytes[at..at + 8].copy_from_slice(&(1i64 << 40).to_le_bytes());
+        }
+        assert_eq!(opened(open, &bytes, &limits).err().unwrap().code, "limit");
+        // 5: a schema nested 500 deep, against walks by recursion.
+        let mut deep = DataType::Int8;
+        for _ in 0..500 {
+            deep = DataType::List(Arc::new(Field::new("item", deep, true)));
+        }
+        let schema = Arc::new(Schema::new(vec![Field::new("x", deep, true)]));
+        let bytes = ipc_stream(&[RecordBatch::new_empty(schema)], options(None));
+        assert!(opened(open, &bytes, &limits).is_err_and(|broken| !broken.detail.is_empty()));
+    }
+
+    #[test]
+    fn a_batch_outside_the_file_costs_itself() {
+        let bytes = ipc_file(&[small(0, 5), small(5, 5)], options(None));
+        let tail = bytes.len() - 10;
+        let length = u32::from_le_bytes(bytes[tail..tail + 4].try_into().unwrap()) as usize;
+        let footer = root_as_footer(&bytes[tail - length..tail]).unwrap();
+        let second = footer.recordBatches().unwrap().get(1).offset();
+        let at = tail - length + memchr::memmem::find(&bytes[tail - length..], &second.to_le_bytes()).unwrap();
+        for forged in [1i64 << 40, -8, second + 8] {
+            let mut bytes = bytes.clone();
+            bytes[at..at + 8].copy_from_slice(&forged.to_le_bytes());
+            let table = opened(open, &bytes, &Limits::default()).unwrap();
+            let (batches, broken) = read(&*table, &[1], 100);
+            assert_eq!((batches.len(), broken.len(), table.units()), (1, 1, 2), "{forged}");
+            assert_eq!(batches[0].column(0).as_primitive::<Float64Type>().len(), 5);
+        }
+    }
+
+    #[test]
+    fn nothing_is_shared() {
+        // Two buffers in the same place: bytes would count twice.
+        let bytes = testing::ipc_stream(&[small(0, 400)], options(None));
+        let table = opened(open, &bytes, &Limits::default()).unwrap();
+        assert_eq!(read(&*table, &[0, 1], 1000).1, []);
+        let at = place_of(&bytes, 3200);
+        let forged = (at..bytes.len() - 8).filter(|at| bytes[*at..*at + 8] == 3200i64.to_le_bytes());
+        let mut refused = 0;
+        for at in forged {
+            let mut bytes = bytes.clone();
+            bytes[at..at + 8].copy_from_slice(&6000i64.to_le_bytes());
+            if let Ok(table) = opened(open, &bytes, &Limits::default()) {
+                refused += read(&*table, &[0, 1], 1000).1.len();
+            }
+        }
+        assert!(refused >= 1);
     }
 }

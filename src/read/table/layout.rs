@@ -114,6 +114,15 @@ pub enum Misfit {
         /// What would do.
         want: &'static str,
     },
+    /// Nothing that the checks know.
+    #[error(
+        "frame: got the columns {there}, want one of gradient norms or losses: \
+         metrics={{\"grad_norm\": NAME}} says which it is"
+    )]
+    NoSignal {
+        /// The columns that there are.
+        there: String,
+    },
     /// A long table lacks its other half.
     #[error("{argument}: got no column of metric {what}, want one of the columns {there}")]
     Half {
@@ -178,15 +187,14 @@ impl Search<'_> {
         let want = "text or whole numbers";
         let run = self.find("run", request.table.run.as_ref(), roles::run_rank, &kinds, want)?;
         let Some(run) = run else { return Ok(None) };
-        let field = self.schema.field(run);
-        if field.data_type().is_floating() || (self.kind(run) == Kind::Number && !field.data_type().is_integer()) {
-            if request.table.run.is_none() {
-                return Ok(None);
-            }
-            let got = field.data_type().to_string();
-            return Err(Misfit::Type { argument: "run", name: field.name().clone(), got, want });
+        let data_type = self.schema.field(run).data_type();
+        // pandas makes floats of whole numbers where one is missing.
+        let is_id = self.kind(run) != Kind::Number || data_type.is_integer() || data_type.is_floating();
+        if !is_id && request.table.run.is_some() {
+            let (name, got) = (self.schema.field(run).name().clone(), data_type.to_string());
+            return Err(Misfit::Type { argument: "run", name, got, want });
         }
-        Ok(Some(run))
+        Ok(Some(run).filter(|_| is_id))
     }
 }
 
@@ -213,7 +221,21 @@ impl Layout {
                 return Err(Misfit::Type { argument: "step", name: step.clone(), got, want: "whole numbers" });
             }
         }
-        Self::find(schema, request, limits)
+        let layout = Self::find(schema, request, limits)?;
+        if !layout.is_long {
+            let mut probe = Builder::new(Format::Memory, request, limits, PlaceUnit::Row);
+            for field in schema.fields().iter().filter(|field| Kind::of(field.data_type()) == Kind::Other) {
+                let id = probe.column(field.name()).id;
+                if probe.has_role(id) {
+                    let (name, got) = (field.name().clone(), field.data_type().to_string());
+                    return Err(Misfit::Type { argument: "frame", name, got, want: "numbers" });
+                }
+            }
+        }
+        if !layout.has_signal {
+            return Err(Misfit::NoSignal { there: listed(schema) });
+        }
+        Ok(layout)
     }
 
     fn find(schema: &Schema, request: &Request, limits: &Limits) -> Result<Self, Misfit> {

@@ -58,6 +58,8 @@ pub struct Run {
     /// The newest metric, and how often it was another one than before.
     newest: Option<u32>,
     stretches: usize,
+    /// Wall time of the newest row that has one, milliseconds since 1970.
+    ended: Option<i64>,
     /// The part of the rows from each one on.
     parts: Vec<(i64, u32)>,
 }
@@ -78,6 +80,11 @@ impl Run {
             let Some(metric) = batch.names.get(row).copied() else { return };
             self.taken += 1;
             let Some(value) = values.number(row) else { continue };
+            let time = times.and_then(|times| match times {
+                super::cells::Column::Text(texts) if times.has(row) => clock::from_text(texts.value(row)),
+                times => times.number(row).and_then(clock::from_number),
+            });
+            self.ended = time.or(self.ended);
             let step = steps.and_then(|steps| steps.whole(row));
             if !metrics.get(metric as usize).is_some_and(|metric| metric.is_wanted) {
                 self.others.largest = self.others.largest.max(step);
@@ -105,10 +112,6 @@ impl Run {
                 None => points.steps.len() as i64,
                 Some(_) => step.or_else(|| points.steps.last()).unwrap_or(0),
             };
-            let time = times.and_then(|times| match times {
-                super::cells::Column::Text(texts) if times.has(row) => clock::from_text(texts.value(row)),
-                times => times.number(row).and_then(clock::from_number),
-            });
             if let Some(time) = time.or_else(|| points.times.last()) {
                 while points.times.len() < points.steps.len() {
                     points.times.push(time);
@@ -184,7 +187,7 @@ impl Run {
             }
         }
         if let Some(largest) = self.others.largest {
-            builder.begin_points(0, largest, f64::NAN);
+            builder.begin_points(0, largest, self.ended.map_or(f64::NAN, |time| time as f64 / 1e3));
             builder.pass_point(true);
         }
     }

@@ -61,6 +61,8 @@ pub(super) struct Pages {
     /// Rows that are decoded at once.
     batch: u64,
     window: Window,
+    /// Whether the dictionary came by.
+    has_dictionary: bool,
     /// The header of the page at `at`, and its length.
     header: Option<(PageHeader, usize)>,
     zstd: Option<zstd::bulk::Decompressor<'static>>,
@@ -80,6 +82,7 @@ impl Pages {
             limit,
             batch,
             window: Window::default(),
+            has_dictionary: false,
             header: None,
             zstd: None,
             slot,
@@ -186,6 +189,7 @@ impl Pages {
         let encoded = |number: u8| encoding(number).ok_or_else(|| damage(format!("unknown encoding {number}")));
         Ok(Some(match header.kind {
             PageKind::Dictionary { values } => {
+                self.has_dictionary = true;
                 Page::DictionaryPage { buf: plain, num_values: values, encoding: Encoding::PLAIN, is_sorted: false }
             }
             PageKind::Data { values, encoding } => Page::DataPage {
@@ -306,6 +310,9 @@ impl Pages {
             PageKind::Other => return Ok(()),
         };
         let Some(bytes) = page.get(from..) else { return damage("levels reach beyond their page") };
+        if matches!(encoding, 2 | 8) && !self.has_dictionary && self.shape.physical != Physical::BOOLEAN {
+            return damage("indices without their dictionary");
+        }
         check_differences(bytes, encoding, values, self.limit).map_err(|damage| {
             let kind = if damage.what == UNFOLDED { FaultKind::Limit } else { FaultKind::Unparsable };
             (kind, damage.what.to_owned())

@@ -145,7 +145,7 @@ impl TableFile for ParquetFile {
         match (self.footer.leaves[leaf].null, stored.max_def_level()) {
             (true, _) => Some(group.rows),
             (_, 0) => Some(0),
-            _ => group.chunks[leaf].nulls,
+            _ => group.chunks[leaf].nulls.filter(|nulls| *nulls <= group.rows),
         }
     }
 
@@ -179,14 +179,19 @@ impl TableFile for ParquetFile {
         }
         let mut done = 0;
         loop {
-            let mut stopped = false;
+            let (mut stopped, mut more) = (false, false);
             let result = self.read_from(unit, columns, batch, done, &mut |rows| {
+                let left = group.rows - done;
+                more = rows.num_rows() as u64 > left;
+                let rows = if more { rows.slice(0, left as usize) } else { rows };
                 done += rows.num_rows() as u64;
-                stopped = !give(rows);
-                !stopped
+                stopped = rows.num_rows() > 0 && !give(rows);
+                !stopped && !more
             });
             match result {
                 _ if stopped => return Ok(()),
+                // Levels of lists make rows.
+                Ok(()) if more => return Err(Broken::damage(offset, "more rows than the footer says")),
                 Ok(()) if done < group.rows => {
                     let detail = format!("{done} rows in a row group of {}", group.rows);
                     return Err(Broken::damage(offset, detail));
@@ -358,7 +363,7 @@ impl PageIterator for OneChunk {}
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::read::table::testing::{self, exhaust, flat, nested, opened, read};
+    use crate::read::table::testing::{self, flat, nested, opened, read};
     use arrow_array::cast::AsArray;
     use arrow_array::types::{Float64Type, Int32Type, Int64Type};
     use arrow_array::{Array, ArrayRef};
@@ -421,6 +426,426 @@ mod tests {
             let properties = properties().set_compression(codec).set_writer_version(version).build();
             check(&flat(100), properties.clone(), 33);
             check(&nested(100), properties, 33);
+        }
+    }
+
+    #[test]
+    fn every_encoding_in_pages_and_row_groups() {
+        let encodings = [
+            ("i32", Encoding::DELTA_BINARY_PACKED),
+            ("step", Encoding::DELTA_BINARY_PACKED),
+            ("i64", Encoding::BYTE_STREAM_SPLIT),
+            ("f32", Encoding::BYTE_STREAM_SPLIT),
+            ("f64", Encoding::BYTE_STREAM_SPLIT),
+            ("f16", Encoding::BYTE_STREAM_SPLIT),
+            ("run", Encoding::DELTA_BYTE_ARRAY),
+            ("large", Encoding::DELTA_LENGTH_BYTE_ARRAY),
+            ("binary", Encoding::DELTA_BYTE_ARRAY),
+            ("fixed", Encoding::DELTA_BYTE_ARRAY),
+        ];
+        for version in [WriterVersion::PARQUET_1_0, WriterVersion::PARQUET_2_0] {
+            let mut split = properties()
+                .set_writer_version(version)
+                .set_dictionary_enabled(false)
+                .set_data_page_row_count_limit(50)
+                .set_write_batch_size(25)
+                .set_max_row_group_row_count(Some(170));
+            for (name, encoding) in encodings {
+                split = split.set_column_encoding(ColumnPath::from(name), encoding);
+            }
+            check(&flat(500), split.build(), 64);
+            // Dictionaries that overflow into plain pages in the middle of a row group.
+            let overflow = properties()
+                .set_writer_version(version)
+                .set_dictionary_page_size_limit(100)
+                .set_data_page_row_count_limit(50)
+                .set_write_batch_size(25);
+            check(&flat(500), overflow.build(), 64);
+            let small =
+                properties().set_writer_version(version).set_data_page_row_count_limit(20).set_write_batch_size(10);
+            check(&nested(300), small.set_max_row_group_row_count(Some(100)).build(), 77);
+        }
+    }
+
+    #[test]
+    fn units_rows_and_nulls() {
+        let written = flat(100);
+        let one = |properties: WriterPropertiesBuilder| {
+            let bytes = testing::parquet(std::slice::from_ref(&written), properties.build());
+            opened(open, &bytes, &Limits::default()).unwrap()
+        };
+        let table = one(properties().set_max_row_group_row_count(Some(40)));
+        let rows: Vec<u64> = (0..table.units()).map(|unit| table.rows(unit)).collect();
+        assert_eq!(rows, [40, 40, 20]);
+        let index = |name: &str| table.schema().index_of(name).unwrap();
+        for (unit, at) in [0..40, 40..80, 80..100].into_iter().enumerate() {
+            for name in ["f64", "run", "i8"] {
+                let column = written.column_by_name(name).unwrap().slice(at.start, at.len());
+                assert_eq!(table.nulls(unit, index(name)), Some(column.null_count() as u64), "{name}");
+            }
+            assert_eq!(table.nulls(unit, index("step")), Some(0));
+            assert_eq!(table.nulls(unit, index("empty")), Some(at.len() as u64));
+            assert_eq!(table.nulls(unit, index("null")), Some(at.len() as u64));
+        }
+        let table = one(properties().set_statistics_enabled(EnabledStatistics::None));
+        assert_eq!(table.nulls(0, index("f64")), None);
+        assert_eq!(table.nulls(0, index("step")), Some(0));
+        let bytes = testing::parquet(&[nested(50)], properties().build());
+        let table = opened(open, &bytes, &Limits::default()).unwrap();
+        let nulls: Vec<Option<u64>> = (0..5).map(|column| table.nulls(0, column)).collect();
+        assert_eq!(nulls, [None, None, None, None, Some(0)]);
+        assert_eq!(table.nulls(7, 0), None);
+        assert_eq!(table.rows(7), 0);
+    }
+
+    #[test]
+    fn texts_are_dictionaries_where_they_are_stored_so() {
+        let written = flat(2000);
+        let bytes = testing::parquet(std::slice::from_ref(&written), properties().build());
+        let table = opened(open, &bytes, &Limits::default()).unwrap();
+        let run = table.schema().index_of("run").unwrap();
+        let (batches, _) = read(&*table, &[run], 500);
+        assert_eq!(batches.len(), 4);
+        let values: Vec<ArrayRef> =
+            batches.iter().map(|rows| Arc::clone(rows.column(0).as_dictionary::<Int32Type>().values())).collect();
+        assert_eq!(values[0].len(), 3);
+        // One dictionary for the row group: whoever keeps what it made of the values need not make it again.
+        assert!(values.iter().all(|other| other.to_data().ptr_eq(&values[0].to_data())));
+        let plain = properties().set_dictionary_enabled(false).build();
+        let table = opened(open, &testing::parquet(&[written], plain), &Limits::default()).unwrap();
+        assert_eq!(table.schema().field(run).data_type(), &DataType::Utf8);
+    }
+
+    #[test]
+    fn empty_tables_no_columns_and_stops() {
+        let table = opened(open, &testing::parquet(&[flat(0)], properties().build()), &Limits::default()).unwrap();
+        assert_eq!(table.schema().fields.len(), flat(0).num_columns());
+        assert_eq!(read(&*table, &[0, 4], 10).0.len(), 0);
+        let table = opened(open, &testing::parquet(&[flat(100)], properties().build()), &Limits::default()).unwrap();
+        let (batches, broken) = read(&*table, &[], 30);
+        let rows: Vec<usize> = batches.iter().map(RecordBatch::num_rows).collect();
+        assert_eq!((rows, broken), (vec![30, 30, 30, 10], vec![]));
+        let mut seen = 0;
+        let stop = table.read(0, &[4], 30, &mut |rows| {
+            seen += rows.num_rows();
+            false
+        });
+        assert_eq!((stop, seen), (Ok(()), 30));
+    }
+
+    #[test]
+    fn a_damaged_page_costs_what_follows_it() {
+        let steps: Vec<i64> = (0..1000).collect();
+        let norms: Vec<f64> = steps.iter().map(|step| 1.0 / (*step as f64 + 1.0)).collect();
+        let written = RecordBatch::try_from_iter([
+            ("step", Arc::new(arrow_array::Int64Array::from(steps)) as ArrayRef),
+            ("grad_norm", Arc::new(arrow_array::Float64Array::from(norms.clone()))),
+        ])
+        .unwrap();
+        let split = properties()
+            .set_compression(Compression::ZSTD(ZstdLevel::default()))
+            .set_dictionary_enabled(false)
+            .set_data_page_row_count_limit(100)
+            .set_write_batch_size(100)
+            .set_max_row_group_row_count(Some(500));
+        let mut bytes = testing::parquet(&[written], split.build());
+        // Zstandard frames begin with this; the third page of `grad_norm` in the first row group is damaged.
+        let frames: Vec<usize> = memchr::memmem::find_iter(&bytes, &[0x28, 0xb5, 0x2f, 0xfd]).collect();
+        assert_eq!(frames.len(), 20);
+        bytes[frames[7]] ^= 0xff;
+        let table = opened(open, &bytes, &Limits::default()).unwrap();
+        let (batches, broken) = read(&*table, &[0, 1], 8192);
+        assert_eq!(broken.len(), 1);
+        assert!(broken[0].detail.contains("column grad_norm"), "{}", broken[0].detail);
+        let got: Vec<f64> =
+            batches.iter().flat_map(|rows| rows.column(1).as_primitive::<Float64Type>().values().to_vec()).collect();
+        let want: Vec<f64> = norms[..200].iter().chain(&norms[500..]).copied().collect();
+        assert_eq!(got, want);
+        // The other column alone is whole.
+        let (batches, broken) = read(&*table, &[0], 8192);
+        let steps: i64 =
+            batches.iter().flat_map(|rows| rows.column(0).as_primitive::<Int64Type>().values().to_vec()).sum();
+        assert_eq!((steps, broken), (499_500, vec![]));
+    }
+
+    #[test]
+    fn large_columns_are_read_in_windows() {
+        let noise = |k: u64| f64::from_bits(k.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 2);
+        let values: Vec<f64> = (0..5_000_000).map(noise).collect();
+        let array = Arc::new(arrow_array::Float64Array::from(values.clone())) as ArrayRef;
+        let plain = properties().set_dictionary_enabled(false).set_max_row_group_row_count(Some(10_000_000)).build();
+        let bytes = testing::parquet(&[RecordBatch::try_from_iter([("x", array)]).unwrap()], plain);
+        let table = opened(open, &bytes, &Limits::default()).unwrap();
+        assert_eq!(table.units(), 1);
+        let mut at = 0;
+        table
+            .read(0, &[0], 1 << 16, &mut |rows| {
+                let got = rows.column(0).as_primitive::<Float64Type>().values();
+                assert_eq!(got[..], values[at..at + got.len()]);
+                at += got.len();
+                true
+            })
+            .unwrap();
+        assert_eq!(at, values.len());
+    }
+
+    #[test]
+    fn limits_are_told() {
+        let bytes = testing::parquet(&[flat(500)], properties().build());
+        let opened = |limits: Limits| opened(open, &bytes, &limits);
+        let footer = opened(Limits { footer: 10, ..Limits::default() }).err().unwrap();
+        assert_eq!((footer.code, footer.kind), ("limit", FaultKind::Limit));
+        let columns = opened(Limits { columns: 10, ..Limits::default() }).err().unwrap();
+        assert_eq!((columns.code, columns.kind), ("limit", FaultKind::Limit));
+        let table = opened(Limits { page: 40, ..Limits::default() }).unwrap();
+        let (_, broken) = read(&*table, &[table.schema().index_of("f64").unwrap()], 100);
+        assert_eq!(broken[0].kind, FaultKind::Limit);
+    }
+
+    #[test]
+    fn any_cut_and_any_byte_give_an_outcome() {
+        let version_2 = properties().set_writer_version(WriterVersion::PARQUET_2_0);
+        let files = [
+            testing::parquet(&[flat(12)], properties().set_compression(Compression::SNAPPY).build()),
+            testing::parquet(&[nested(20)], version_2.set_compression(Compression::GZIP(GzipLevel::default())).build()),
+        ];
+        let (mut whole, mut faulty, mut refused) = (0, 0, 0);
+        for bytes in &files {
+            // What is not compared is left out: pages are small where limits are.
+            let found = testing::damage(open, bytes, &Limits { page: 1 << 20, ..Limits::default() });
+            (whole, faulty, refused) = (whole + found.0, faulty + found.1, refused + found.2);
+        }
+        assert!(whole > 100 && faulty > 100 && refused > 1000, "{whole} {faulty} {refused}");
+    }
+
+    #[test]
+    fn not_parquet() {
+        let code = |bytes: &[u8]| opened(open, bytes, &Limits::default()).err().map(|broken| broken.code);
+        assert_eq!(
+            code(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 12\n"),
+            Some("git-lfs-pointer")
+        );
+        assert_eq!(code(b"PAR1"), Some("cut-header"));
+        assert_eq!(code(b""), Some("cut-header"));
+        assert_eq!(code(b"PARE\0\0\0\0\0\0\0\0PARE"), Some("unsupported"));
+    }
+
+    use crate::read::table::testing::{Forged, Thrift, with_footer};
+
+    /// The fault of a file whose only column is read, or why it does not open.
+    fn refused(bytes: &[u8]) -> Broken {
+        let limits = Limits { page: 1 << 20, ..Limits::default() };
+        let table = match opened(open, bytes, &limits) {
+            Ok(table) => table,
+            Err(broken) => return broken,
+        };
+        let (_, mut broken) = read(&*table, &[0], 1000);
+        assert_eq!(broken.len(), 1, "the attack was not noticed");
+        broken.remove(0)
+    }
+
+    fn page(header: Thrift, bytes: &[u8]) -> Vec<(Thrift, Vec<u8>)> {
+        vec![(header, bytes.to_vec())]
+    }
+
+    #[test]
+    fn a_forged_file_is_sound_until_it_is_forged() {
+        let ones = [1f64.to_le_bytes(), f64::NAN.to_le_bytes()].concat();
+        let bytes = Forged { pages: page(Forged::data(2, 0, 16, 16), &ones), rows: 2, ..Forged::default() }.bytes();
+        let table = opened(open, &bytes, &Limits::default()).unwrap();
+        let (batches, broken) = read(&*table, &[0], 10);
+        assert_eq!((batches[0].num_rows(), broken), (2, vec![]));
+    }
+
+    #[test]
+    fn forged_footers() {
+        let sound = Forged { pages: page(Forged::data(1, 0, 8, 8), &[0; 8]), ..Forged::default() };
+        // 1: a footer longer than its file.
+        let mut bytes = sound.bytes();
+        let at = bytes.len() - 8;
+        bytes[at..at + 4].copy_from_slice(&u32::MAX.to_le_bytes());
+        assert_eq!(refused(&bytes).kind, FaultKind::Unparsable);
+        // 2: 2^40 rows in a file of some hundred bytes.
+        assert_eq!(refused(&Forged { rows: 1 << 40, ..sound.clone() }.bytes()).code, "limit");
+        // 3: as many rows as the plausible, and one value.
+        assert_eq!(refused(&Forged { rows: 1000, ..sound.clone() }.bytes()).kind, FaultKind::Unparsable);
+        // 4: a list of 2^31 elements of the schema, and none of them there.
+        let footer = Thrift::default().i32(1, 1).list(2, 1 << 31, &[]);
+        assert_eq!(refused(&with_footer(b"PAR1".to_vec(), &footer)).kind, FaultKind::Unparsable);
+        // 5: groups nested 100,000 deep: recursion would leave the stack.
+        let deep = vec![Thrift::default().binary(4, b"g").i32(5, 1); 100_000];
+        let footer = Thrift::default().i32(1, 1).list(2, deep.len() as u64, &deep);
+        assert!(refused(&with_footer(b"PAR1".to_vec(), &footer)).detail.contains("deep"));
+        // 6: 2^31 row groups of nothing.
+        let schema =
+            [Thrift::default().binary(4, b"r").i32(5, 1), Thrift::default().i32(1, 5).i32(3, 0).binary(4, b"x")];
+        let footer = Thrift::default().i32(1, 1).list(2, 2, &schema).i64(3, 0).list(4, 1 << 31, &[]);
+        assert_eq!(refused(&with_footer(b"PAR1".to_vec(), &footer)).kind, FaultKind::Unparsable);
+        // 7: an encrypted column.
+        let chunk = Thrift::default().i64(2, 4).inner(8, &Thrift::default().inner(1, &Thrift::default()));
+        let group = Thrift::default().list(1, 1, &[chunk]).i64(2, 0).i64(3, 1);
+        let footer = Thrift::default().i32(1, 1).list(2, 2, &schema).i64(3, 1).list(4, 1, &[group]);
+        assert_eq!(refused(&with_footer(b"PAR1".to_vec(), &footer)).code, "unsupported");
+        // 8: an Arrow schema that is none is not followed.
+        let arrow = Some("AAAAnot base64".to_owned());
+        let table = opened(open, &Forged { arrow, ..sound }.bytes(), &Limits::default()).unwrap();
+        assert_eq!(read(&*table, &[0], 10).1, []);
+    }
+
+    #[test]
+    fn forged_pages() {
+        let one = |physical: i32, codec: i32, header: Thrift, bytes: &[u8], rows: i64| {
+            let length = if physical == 7 { 4 } else { 0 };
+            Forged { physical, length, codec, pages: page(header, bytes), rows, ..Forged::default() }.bytes()
+        };
+        // 1: 2 GiB after decompression.
+        assert_eq!(refused(&one(5, 6, Forged::data(1, 0, i32::MAX, 8), &[0; 8], 1)).kind, FaultKind::Limit);
+        // 2: a page longer than its column.
+        assert_eq!(refused(&one(5, 0, Forged::data(1, 0, 800, 800), &[0; 8], 1)).kind, FaultKind::Unparsable);
+        // 3: a negative length.
+        assert_eq!(refused(&one(5, 0, Forged::data(1, 0, 8, -8), &[0; 8], 1)).kind, FaultKind::Unparsable);
+        // 4: more values than the footer says.
+        assert_eq!(refused(&one(5, 0, Forged::data(9, 0, 8, 8), &[0; 8], 1)).kind, FaultKind::Unparsable);
+        // 5: a dictionary of 2^31 values in eight bytes.
+        for physical in [1, 2, 4, 5, 6, 7] {
+            let broken = refused(&one(physical, 0, Forged::dictionary(i32::MAX, 8, 8), &[0; 8], 1));
+            assert!(broken.detail.contains("more values than bytes"), "{}", broken.detail);
+        }
+        // 6: gzip that unfolds to 64 MiB where the header says a hundred bytes.
+        let zeros = vec![0; 64 << 20];
+        let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        std::io::Write::write_all(&mut gzip, &zeros).unwrap();
+        let gzip = gzip.finish().unwrap();
+        let header = Forged::data(1, 0, 100, gzip.len() as i32);
+        assert!(refused(&one(5, 2, header, &gzip, 1)).detail.contains("a page of 101 bytes"));
+        // 7: and Zstandard, where the buffer grows as bytes come, and where it is as large as the header says.
+        let frame = zstd::bulk::compress(&zeros, 1).unwrap();
+        for plain in [100, 1 << 20] {
+            let header = Forged::data(1, 0, plain, frame.len() as i32);
+            assert_eq!(refused(&one(5, 6, header, &frame, 1)).kind, FaultKind::Unparsable);
+        }
+        // 8: LZ4 and Snappy whose own lengths lie.
+        for codec in [1, 5, 7] {
+            let header = Forged::data(1, 0, 1 << 20, 8);
+            assert_eq!(
+                refused(&one(5, codec, header, &[0xf0, 0xff, 0xff, 0xff, 0xff, 0, 0, 1], 1)).kind,
+                FaultKind::Unparsable
+            );
+        }
+        // 9: a codec of the future.
+        assert!(refused(&one(5, 3, Forged::data(1, 0, 8, 8), &[0; 8], 1)).detail.contains("codec"));
+        // 10: an encoding of the future.
+        assert_eq!(refused(&one(5, 0, Forged::data(1, 77, 8, 8), &[0; 8], 1)).kind, FaultKind::Unparsable);
+        // 11: lengths of texts by differences, 2^31 of them in a page of one value: all of them would be reserved.
+        let many = [0x80, 0x01, 0x04, 0xff, 0xff, 0xff, 0xff, 0x07, 0x00];
+        for encoding in [5, 6, 7] {
+            let physical = if encoding == 5 { 1 } else { 6 };
+            let broken = refused(&one(physical, 0, Forged::data(1, encoding, 9, 9), &many, 1));
+            assert!(broken.detail.contains("differences"), "{}", broken.detail);
+        }
+        // 12: levels beyond the page.
+        assert_eq!(refused(&one(6, 0, Forged::data(1, 6, 0, 0), &[], 1)).kind, FaultKind::Unparsable);
+        // 13: a dictionary with one long text, repeated in every row.
+        let text = [&40_000u32.to_le_bytes()[..], &[b'a'; 40_000]].concat();
+        let broken = refused(&one(6, 0, Forged::dictionary(1, 40_004, 40_004), &text, 1000));
+        assert_eq!(broken.kind, FaultKind::Limit);
+        // 14: an index of more bits than there are.
+        let pages = vec![(Forged::dictionary(1, 8, 8), vec![0; 8]), (Forged::data(4, 8, 3, 3), vec![0xff, 0x08, 0xff])];
+        assert_eq!(refused(&Forged { pages, rows: 4, ..Forged::default() }.bytes()).kind, FaultKind::Unparsable);
+        // 15: version 2 with more nulls than values.
+        let data = Thrift::default().i32(1, 1).i32(2, 9).i32(3, 1).i32(4, 0).i32(5, 0).i32(6, 0);
+        let header = Thrift::default().i32(1, 3).i32(2, 8).i32(3, 8).inner(8, &data);
+        assert!(refused(&one(5, 0, header, &[0; 8], 1)).detail.contains("plausible"));
+        // 16: prefixes that share all of the text before, a thousand times.
+        let step = |value: i64, minimum: i64, count: u8| {
+            let zigzag = |value: i64| (value << 1) as u64;
+            let mut bytes = vec![0x80, 0x01, 0x04, count, 0];
+            bytes.truncate(4);
+            for mut number in [zigzag(value), zigzag(minimum)] {
+                while number >= 0x80 {
+                    bytes.push(number as u8 | 0x80);
+                    number >>= 7;
+                }
+                bytes.push(number as u8);
+            }
+            bytes.extend([0; 4]);
+            bytes
+        };
+        // Prefixes 0, 60000, 120000 ...; each suffix is 60000 bytes, of which the page has as many as it says.
+        let texts = [step(0, 60_000, 8), step(60_000, 0, 8), vec![b'a'; 480_000]].concat();
+        let header = Forged::data(8, 7, texts.len() as i32, texts.len() as i32);
+        let broken = refused(&one(6, 0, header, &texts, 8));
+        assert_eq!((broken.kind, broken.detail.contains("unfold")), (FaultKind::Limit, true), "{}", broken.detail);
+        // 17: a value of 2 GiB of fixed length.
+        let wide = Forged {
+            physical: 7,
+            length: i32::MAX,
+            pages: page(Forged::data(1, 0, 8, 8), &[0; 8]),
+            ..Forged::default()
+        };
+        assert_eq!(refused(&wide.bytes()).kind, FaultKind::Limit);
+    }
+
+    #[test]
+    fn a_list_of_any_length_in_the_arrow_schema_reserves_nothing() {
+        let item = Arc::new(Field::new("item", DataType::Float32, true));
+        let schema = Schema::new(vec![Field::new("x", DataType::FixedSizeList(item, i32::MAX), true)]);
+        let arrow = parquet::arrow::encode_arrow_schema(&schema);
+        let lists = testing::nested(20).project(&[0]).unwrap();
+        let renamed = RecordBatch::try_from_iter_with_nullable([("x", Arc::clone(lists.column(0)), true)]).unwrap();
+        let pair = KeyValue::new(ARROW_SCHEMA_META_KEY.to_owned(), arrow);
+        let options = parquet::arrow::arrow_writer::ArrowWriterOptions::new()
+            .with_skip_arrow_metadata(true)
+            .with_properties(properties().set_key_value_metadata(Some(vec![pair])).build());
+        let mut writer =
+            parquet::arrow::ArrowWriter::try_new_with_options(Vec::new(), renamed.schema(), options).unwrap();
+        writer.write(&renamed).unwrap();
+        let bytes = writer.into_inner().unwrap();
+        let table = opened(open, &bytes, &Limits::default()).unwrap();
+        let (_, broken) = read(&*table, &[0], 1000);
+        let is_list = matches!(table.schema().field(0).data_type(), DataType::List(_));
+        assert!(is_list == broken.is_empty(), "{:?} {broken:?}", table.schema());
+    }
+
+    #[test]
+    fn a_column_of_an_unknown_type_costs_only_itself() {
+        // An integer of a logical type of the future.
+        let schema = [
+            Thrift::default().binary(4, b"r").i32(5, 3),
+            Thrift::default().i32(1, 5).i32(3, 0).binary(4, b"a"),
+            Thrift::default()
+                .i32(1, 1)
+                .i32(3, 0)
+                .binary(4, b"b")
+                .inner(10, &Thrift::default().inner(99, &Thrift::default())),
+            Thrift::default().i32(1, 5).i32(3, 0).binary(4, b"c"),
+        ];
+        let header = Forged::data(1, 0, 8, 8).done();
+        let mut bytes = b"PAR1".to_vec();
+        let mut chunks = Vec::new();
+        for value in [1f64, 2.0, 3.0] {
+            let at = bytes.len() as i64;
+            bytes.extend(&header);
+            bytes.extend(value.to_le_bytes());
+            let column =
+                Thrift::default().i32(1, 5).i32(4, 0).i64(5, 1).i64(6, 8).i64(7, bytes.len() as i64 - at).i64(9, at);
+            chunks.push(Thrift::default().i64(2, at).inner(3, &column));
+        }
+        let group = Thrift::default().list(1, 3, &chunks).i64(2, 0).i64(3, 1);
+        let footer = Thrift::default().i32(1, 1).list(2, 4, &schema).i64(3, 1).list(4, 1, &[group]);
+        let table = opened(open, &with_footer(bytes, &footer), &Limits::default()).unwrap();
+        let (batches, broken) = read(&*table, &[0, 2], 10);
+        assert_eq!(broken, []);
+        let values: Vec<f64> =
+            batches[0].columns().iter().map(|column| column.as_primitive::<Float64Type>().value(0)).collect();
+        assert_eq!(values, [1.0, 3.0]);
+        let field = table.schema().field(1);
+        if field.metadata().contains_key(UNSUPPORTED) {
+            let (_, broken) = read(&*table, &[1], 10);
+            assert_eq!((broken[0].code, broken[0].kind), ("unsupported", FaultKind::Version));
+            assert!(broken[0].detail.contains("column b"));
+        } else {
+            panic!("{field:?} is of a known type");
         }
     }
 }

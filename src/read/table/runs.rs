@@ -8,12 +8,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use super::batch::Piece;
-use super::cells::{Column, RowSet};
+use super::batch::{Piece, Plan};
+use super::cells::{Column, NanMeaning, RowSet};
 use super::layout::{Kind, Usage};
 use super::long::{self, Metric};
 use crate::model::recording::Doubt;
-use crate::model::{Fault, Format, Limits, PlaceUnit, Recording};
+use crate::model::{Fault, Format, Limits, PlaceUnit, Recording, Role, roles};
 use crate::read::builder::rows::{Cells, Lane, Places};
 use crate::read::{Builder, Request, Want};
 
@@ -70,9 +70,10 @@ enum Rows<'a> {
 #[derive(Debug)]
 struct Wide<'a> {
     builder: Builder<'a>,
-    /// Builder's columns of the part's layout.
-    ids: Vec<Option<u32>>,
     part: Option<u32>,
+    /// How the newest batch is read, and the builder's columns of it.
+    plan: Option<Arc<Plan>>,
+    ids: Vec<Option<u32>>,
 }
 
 /// One run.
@@ -88,6 +89,10 @@ struct Run<'a> {
     faults: Vec<Fault>,
     lost: Vec<String>,
     doubts: BTreeMap<String, Doubt>,
+    /// Step of the last value of each series in which NaN is ambiguous.
+    last_values: HashMap<String, i64>,
+    /// Name of the step column, in a long table.
+    step_name: Option<String>,
 }
 
 /// Where units stand: which are done, and which runs have rows in later ones.
@@ -157,6 +162,8 @@ impl<'a> Runs<'a> {
                 faults: Vec::new(),
                 lost: Vec::new(),
                 doubts: BTreeMap::new(),
+                last_values: HashMap::new(),
+                step_name: None,
             };
             self.runs.write().unwrap_or_else(PoisonError::into_inner).push(Arc::new(Mutex::new(run)));
         }
@@ -211,11 +218,17 @@ impl<'a> Runs<'a> {
         }
         let low = self.low.load(Ordering::Acquire);
         let may_go = !guard.known.is_split && (unit <= low || guard.known.first_unit == Some(unit));
-        guard.waiting.entry(unit).or_default().push(piece);
         if may_go {
+            if !guard.waiting.is_empty() {
+                self.advance(run, &mut guard, unit.max(low), give);
+            }
+            if !matches!(guard.rows, Rows::Done) {
+                self.feed(&mut guard, &piece);
+            }
             self.advance(run, &mut guard, unit.max(low), give);
             return;
         }
+        guard.waiting.entry(unit).or_default().push(piece);
         drop(guard);
         {
             let mut queue = lock(&self.queue);
@@ -275,6 +288,9 @@ impl<'a> Runs<'a> {
 
     /// Rows that wait, and may go, go; a run that is complete is given away.
     fn advance(&self, index: u32, run: &mut Run<'a>, low: usize, give: Give<'_>) {
+        if matches!(run.rows, Rows::Done) {
+            return;
+        }
         if !run.known.is_split {
             while let Some(entry) = run.waiting.first_entry().filter(|entry| *entry.key() <= low) {
                 for piece in entry.remove() {
@@ -305,6 +321,7 @@ impl<'a> Runs<'a> {
         for piece in in_order(pieces) {
             self.feed(run, &piece);
         }
+        let is_long = matches!(run.rows, Rows::Long(_));
         let mut builder = match std::mem::replace(&mut run.rows, Rows::Done) {
             Rows::Wide(wide) => wide.builder,
             Rows::Long(long) => {
@@ -322,6 +339,9 @@ impl<'a> Runs<'a> {
         std::mem::take(&mut run.faults).into_iter().for_each(|fault| builder.fault(fault));
         builder.run_id = lock(&self.ids).texts.get(index as usize).filter(|id| *id != ONLY).cloned();
         let mut recording = builder.finish();
+        if is_long {
+            recording.axis.step_name = run.step_name.take();
+        }
         recording.doubts = std::mem::take(&mut run.doubts).into_values().collect();
         recording.part = (!run.known.is_split).then_some(run.known.part);
         give(recording);
@@ -329,10 +349,15 @@ impl<'a> Runs<'a> {
 
     fn feed(&self, run: &mut Run<'a>, piece: &Piece) {
         run.taken += piece.rows.count() as u64;
-        doubt(run, piece);
-        if piece.batch.plan.layout.is_long {
+        let layout = &piece.batch.plan.layout;
+        if piece.batch.plan.nan.contains(&NanMeaning::Ambiguous) {
+            let metrics = lock(&self.metrics).1.clone();
+            doubt(run, piece, self.request, &metrics);
+        }
+        if layout.is_long {
             if !matches!(run.rows, Rows::Long(_)) {
                 run.rows = Rows::Long(Box::default());
+                run.step_name = layout.place_of(Usage::Step).map(|place| layout.columns[place].name.clone());
             }
             let metrics = lock(&self.metrics).1.clone();
             if let Rows::Long(long) = &mut run.rows {
@@ -343,7 +368,7 @@ impl<'a> Runs<'a> {
         if !matches!(run.rows, Rows::Wide(_)) {
             let mut builder = Builder::new(self.format, self.request, self.limits, self.place_unit);
             builder.place_each_row();
-            run.rows = Rows::Wide(Box::new(Wide { builder, ids: Vec::new(), part: None }));
+            run.rows = Rows::Wide(Box::new(Wide { builder, part: None, plan: None, ids: Vec::new() }));
         }
         if let Rows::Wide(wide) = &mut run.rows {
             wide.take(piece);
@@ -380,29 +405,69 @@ fn in_order(pieces: Vec<Piece>) -> Vec<Piece> {
     pieces
 }
 
-/// Remembers cells of which nobody knows whether they were NaN or missing.
-fn doubt(run: &mut Run<'_>, piece: &Piece) {
-    let batch = &piece.batch;
-    for (place, was_nan) in &batch.ambiguous {
-        let wanted = &batch.plan.layout.columns[*place];
-        let Some(at) = (0..piece.rows.count()).find(|at| was_nan.value(piece.rows.row(*at))) else { continue };
-        let row = piece.rows.row(at);
-        let name = match wanted.usage {
-            Usage::Named if wanted.is_metric => wanted.name.clone(),
-            Usage::Named => continue,
-            // Whatever the metric: the table's column of values is what cannot be told apart.
-            _ => wanted.name.clone(),
-        };
-        let is_step = |column: &&super::layout::Wanted| {
-            column.usage == Usage::Step
-                || (column.usage == Usage::Named && !column.is_metric && column.kind == Kind::Number)
-        };
-        let steps = batch.plan.layout.columns.iter().position(|column| is_step(&column));
-        let step_at = |row: usize| steps.and_then(|place| batch.columns[place].whole(row));
-        let before = (0..at).rev().map(|at| piece.rows.row(at)).find(|row| batch.columns[*place].has(*row));
-        let doubt = Doubt { metric: name.clone(), first_step: step_at(row), last_good_step: before.and_then(step_at) };
-        run.doubts.entry(name).or_insert(doubt);
+/// Remembers cells of a signal of which nobody knows whether they were NaN or missing.
+fn doubt(run: &mut Run<'_>, piece: &Piece, request: &Request, metrics: &[Metric]) {
+    let batch = &*piece.batch;
+    let layout = &batch.plan.layout;
+    let ambiguous = batch.plan.nan.iter().enumerate().filter(|(_, meaning)| **meaning == NanMeaning::Ambiguous);
+    let steps = layout.columns.iter().position(|column| match column.usage {
+        Usage::Step => true,
+        Usage::Named => !column.is_metric && column.kind == Kind::Number,
+        _ => false,
+    });
+    for (place, _) in ambiguous {
+        let wanted = &layout.columns[place];
+        let is_metric = wanted.usage == Usage::Value || (wanted.usage == Usage::Named && wanted.is_metric);
+        if !is_metric {
+            continue;
+        }
+        let was_nan = batch.ambiguous.iter().find(|(column, _)| *column == place).map(|(_, was_nan)| was_nan);
+        if wanted.usage == Usage::Named && (run.doubts.contains_key(&wanted.name) || !is_signal(&wanted.name, request))
+        {
+            continue;
+        }
+        for at in 0..piece.rows.count() {
+            let row = piece.rows.row(at);
+            let step = || steps.and_then(|place| batch.columns[place].whole(row));
+            let name = match batch.names.get(row) {
+                Some(metric) => metrics.get(*metric as usize).map_or("", |metric| &metric.name),
+                None => &wanted.name,
+            };
+            if batch.columns[place].has(row) {
+                if let Some(step) = step() {
+                    match run.last_values.get_mut(name) {
+                        Some(last) => *last = step,
+                        None => drop(run.last_values.insert(name.to_owned(), step)),
+                    }
+                }
+            } else if was_nan.is_some_and(|was_nan| was_nan.value(row))
+                && !run.doubts.contains_key(name)
+                && is_signal(name, request)
+            {
+                let last_good_step = run.last_values.get(name).copied();
+                let doubt = Doubt { metric: name.to_owned(), first_step: step(), last_good_step };
+                run.doubts.insert(name.to_owned(), doubt);
+            }
+        }
     }
+}
+
+/// Whether a NaN in a metric of this name is damage.
+fn is_signal(name: &str, request: &Request) -> bool {
+    let asked = request.metrics.iter().find(|(_, glob)| glob.is_match(name)).map(|(role, _)| *role);
+    let role = asked.or_else(|| roles::role_of(name));
+    role.is_some_and(|role| {
+        matches!(
+            role,
+            Role::GradNorm
+                | Role::GradNormPostClip
+                | Role::LayerGradNorm
+                | Role::NanCount
+                | Role::InfCount
+                | Role::Loss
+                | Role::LossPart
+        )
+    })
 }
 
 impl Wide<'_> {
@@ -412,6 +477,9 @@ impl Wide<'_> {
         if self.part != Some(batch.plan.part) {
             self.part = Some(batch.plan.part);
             self.builder.begin_part(batch.plan.part);
+        }
+        if !self.plan.as_ref().is_some_and(|plan| Arc::ptr_eq(plan, &batch.plan)) {
+            self.plan = Some(batch.plan.clone());
             self.ids.clear();
             for (wanted, column) in layout.columns.iter().zip(&batch.columns) {
                 let id = (wanted.usage == Usage::Named).then(|| self.builder.column(&wanted.name).id);

@@ -216,3 +216,182 @@ pub fn ipc_stream(batches: &[RecordBatch], options: arrow_ipc::writer::IpcWriteO
     batches.iter().for_each(|batch| writer.write(batch).expect("a batch"));
     writer.into_inner().expect("a stream")
 }
+
+/// A struct of Thrift's compact protocol, field by field in rising order: for files that no writer writes.
+#[derive(Clone, Debug, Default)]
+pub struct Thrift {
+    bytes: Vec<u8>,
+    last: i16,
+}
+
+impl Thrift {
+    fn varint(&mut self, mut value: u64) {
+        while value >= 0x80 {
+            self.bytes.push(value as u8 | 0x80);
+            value >>= 7;
+        }
+        self.bytes.push(value as u8);
+    }
+
+    fn field(&mut self, id: i16, kind: u8) {
+        assert!(id > self.last, "fields rise");
+        match id - self.last {
+            step @ ..16 => self.bytes.push((step as u8) << 4 | kind),
+            _ => {
+                self.bytes.push(kind);
+                self.zigzag(i64::from(id));
+            }
+        }
+        self.last = id;
+    }
+
+    fn zigzag(&mut self, value: i64) {
+        self.varint((value << 1 ^ value >> 63) as u64);
+    }
+
+    pub fn i32(mut self, id: i16, value: i32) -> Self {
+        self.field(id, 5);
+        self.zigzag(i64::from(value));
+        self
+    }
+
+    pub fn i64(mut self, id: i16, value: i64) -> Self {
+        self.field(id, 6);
+        self.zigzag(value);
+        self
+    }
+
+    pub fn binary(mut self, id: i16, value: &[u8]) -> Self {
+        self.field(id, 8);
+        self.varint(value.len() as u64);
+        self.bytes.extend_from_slice(value);
+        self
+    }
+
+    pub fn inner(mut self, id: i16, value: &Thrift) -> Self {
+        self.field(id, 12);
+        self.bytes.extend(value.done());
+        self
+    }
+
+    /// A list of structs that says that it has `count`.
+    pub fn list(mut self, id: i16, count: u64, items: &[Thrift]) -> Self {
+        self.field(id, 9);
+        self.bytes.push(0xfc);
+        self.varint(count);
+        items.iter().for_each(|item| self.bytes.extend(item.done()));
+        self
+    }
+
+    pub fn done(&self) -> Vec<u8> {
+        let mut bytes = self.bytes.clone();
+        bytes.push(0);
+        bytes
+    }
+}
+
+/// A Parquet file around one column `x`.
+#[derive(Clone, Debug)]
+pub struct Forged {
+    /// Number of the physical type: 1 is 32 bits, 2 is 64, 5 a double, 6 a text, 7 of fixed length.
+    pub physical: i32,
+    /// Bytes of a fixed length.
+    pub length: i32,
+    /// Number of the codec.
+    pub codec: i32,
+    /// Headers and bytes of pages.
+    pub pages: Vec<(Thrift, Vec<u8>)>,
+    /// What the row group says.
+    pub rows: i64,
+    /// The Arrow schema in the footer, in base64.
+    pub arrow: Option<String>,
+    /// What else an element of the schema says.
+    pub converted: Option<i32>,
+}
+
+impl Default for Forged {
+    fn default() -> Self {
+        Self { physical: 5, length: 0, codec: 0, pages: Vec::new(), rows: 1, arrow: None, converted: None }
+    }
+}
+
+impl Forged {
+    /// A header of a data page of version 1.
+    pub fn data(values: i32, encoding: i32, plain: i32, stored: i32) -> Thrift {
+        let data = Thrift::default().i32(1, values).i32(2, encoding).i32(3, 3).i32(4, 3);
+        Thrift::default().i32(1, 0).i32(2, plain).i32(3, stored).inner(5, &data)
+    }
+
+    /// A header of a dictionary.
+    pub fn dictionary(values: i32, plain: i32, stored: i32) -> Thrift {
+        let dictionary = Thrift::default().i32(1, values).i32(2, 0);
+        Thrift::default().i32(1, 2).i32(2, plain).i32(3, stored).inner(7, &dictionary)
+    }
+
+    /// The file.
+    pub fn bytes(&self) -> Vec<u8> {
+        let mut bytes = b"PAR1".to_vec();
+        for (header, page) in &self.pages {
+            bytes.extend(header.done());
+            bytes.extend(page);
+        }
+        let stored = bytes.len() as i64 - 4;
+        let mut element = Thrift::default().i32(1, self.physical);
+        if self.length > 0 {
+            element = element.i32(2, self.length);
+        }
+        element = element.i32(3, 0).binary(4, b"x");
+        if let Some(converted) = self.converted {
+            element = element.i32(6, converted);
+        }
+        let root = Thrift::default().binary(4, b"root").i32(5, 1);
+        let mut path = Thrift::default().i32(1, self.physical);
+        path.field(2, 9);
+        path.bytes.extend([0x15, 0]);
+        path.field(3, 9);
+        path.bytes.extend([0x18, 1, b'x']);
+        let column = path.i32(4, self.codec).i64(5, self.rows).i64(6, stored).i64(7, stored).i64(9, 4);
+        let chunk = Thrift::default().i64(2, 4).inner(3, &column);
+        let group = Thrift::default().list(1, 1, &[chunk]).i64(2, stored).i64(3, self.rows);
+        let mut footer =
+            Thrift::default().i32(1, 1).list(2, 2, &[root, element]).i64(3, self.rows).list(4, 1, &[group]);
+        if let Some(arrow) = &self.arrow {
+            let pair = Thrift::default().binary(1, b"ARROW:schema").binary(2, arrow.as_bytes());
+            footer = footer.list(5, 1, &[pair]);
+        }
+        with_footer(bytes, &footer)
+    }
+}
+
+/// Appends a footer, its length and the magic.
+pub fn with_footer(mut bytes: Vec<u8>, footer: &Thrift) -> Vec<u8> {
+    let footer = footer.done();
+    bytes.extend(&footer);
+    bytes.extend((footer.len() as u32).to_le_bytes());
+    bytes.extend(b"PAR1");
+    bytes
+}
+
+/// Every cut and a changed byte at every place, with masks in turn: answers, and how many files still opened.
+pub fn damage(open: Open, bytes: &[u8], limits: &Limits) -> (usize, usize, usize) {
+    let (mut whole, mut faulty, mut refused) = (0, 0, 0);
+    let mut count = |result: Result<(usize, usize), Broken>| match result {
+        Ok((_, 0)) => whole += 1,
+        Ok(_) => faulty += 1,
+        Err(broken) => {
+            assert!(!broken.detail.is_empty());
+            refused += 1;
+        }
+    };
+    for cut in 0..bytes.len() {
+        count(exhaust(open, &bytes[..cut], limits));
+    }
+    let mut changed = bytes.to_vec();
+    for at in 0..bytes.len() {
+        let mask = [1 << (at % 8), 0xff, 0x80][at % 3];
+        changed[at] ^= mask;
+        count(exhaust(open, &changed, limits));
+        changed[at] ^= mask;
+    }
+    (whole, faulty, refused)
+}
