@@ -309,6 +309,10 @@ fn longest_record(bytes: &[u8]) -> usize {
     line.max(512)
 }
 
+/// Tables of one metric after another: which record a value belongs to is known when those of all metrics are, so that a
+/// changed step of a later one may come between.
+const BY_METRIC: [&str; 2] = ["csv/long-by-metric.csv", "csv/mlflow.csv"];
+
 #[test]
 fn flip_one_changed_byte_costs_nothing_before_it() {
     let watch = Watch::new("flip");
@@ -325,14 +329,17 @@ fn flip_one_changed_byte_costs_nothing_before_it() {
                 let describe = || format!("{}: {path}: byte {at} changed to {:#04x}", fixture.name, bytes[at] ^ change);
                 let memory = fixture.memory.with(path, changed);
                 case(&watch, describe, || memory.judge(source));
-                // A word that the end leaves open may count (`-Inf`); a flip behind it makes another word of it. In UTF-16
+                // A word that the end leaves open may count (`-Inf`, a run); a flip behind it makes another word of it. In UTF-16
                 // a letter is two bytes.
                 let in_word = bytes[at.saturating_sub(2)..at].iter().any(u8::is_ascii_alphabetic);
                 if number % 4 != 0 || in_word || !is_stream(source) {
                     continue;
                 }
-                let before = read_points(&fixture.memory.with(path, bytes[..at].to_vec()), source);
-                let after = read_points(&memory, source);
+                let mut before = read_points(&fixture.memory.with(path, bytes[..at].to_vec()), source);
+                let mut after = read_points(&memory, source);
+                if BY_METRIC.contains(&fixture.name.as_str()) {
+                    before.values_mut().chain(after.values_mut()).flatten().for_each(|(.., record)| *record = 0);
+                }
                 if let Some(series) = not_begun(&before, &after) {
                     panic!("{}: {series}: lost {:?}, got {:?}", describe(), before[series], after.get(series));
                 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::kernel::level::Level;
 use crate::kernel::select::{self, Scratch};
 use crate::model::recording::{Kept, Values};
-use crate::model::{Axis, Knobs, Opening, Recording, Role, Series, Signal};
+use crate::model::{Axis, Knobs, Opening, Recording, Role, Series, Signal, roles};
 
 /// Finite rows without a spike that end an opening, and that end the chain of spikes before a bad row (SPEC 2, 3).
 pub const QUIET: usize = 10;
@@ -163,7 +163,8 @@ pub struct Norms<'a> {
     pub threshold: Option<f64>,
     /// Largest finite value.
     pub max: Option<f64>,
-    /// Whether spikes of this series are a check (pre-clip, or post-clip without a pre-clip twin).
+    /// Whether spikes of this series are a check (pre-clip, or post-clip without a pre-clip twin; of a chart's bins their
+    /// largest values).
     pub spike_tested: bool,
     /// Rows above the threshold (with [`Opening::Ignore`]: outside the opening), rising. Empty where not tested.
     pub spikes: Vec<u32>,
@@ -370,7 +371,13 @@ impl<'a> Training<'a> {
         let mut norms = Vec::new();
         for (index, series) in recording.series.iter().enumerate() {
             let Signal::Kept(kept) = &series.signal else { continue };
+            let maximum = roles::bin_maximum(&series.name);
+            let is_within = maximum.is_some_and(|name| {
+                recording.series.iter().any(|other| other.name == name && other.role == series.role)
+            });
             let spike_tested = match series.role {
+                // Its spikes are seen in the largest values; once is enough.
+                Some(Role::GradNorm | Role::GradNormPostClip) if is_within => false,
                 Some(Role::GradNorm) => true,
                 Some(Role::GradNormPostClip) => !pre_clip,
                 Some(Role::LayerGradNorm) => false,

@@ -6,7 +6,7 @@
 //! Norm` and `grad/norm` are one name. Two kinds of boundary are told apart: `/`, `:` and `.` end a *parent*
 //! (`train/`, `info.learner.`), everything else only ends a word; a `.` between two digits ends a word
 //! (`grad_2.0_norm`). Charts that W&B exports name a column `<run> - <metric>`: only what follows the last ` - `
-//! counts.
+//! counts, without `__MIN` and `__MAX`.
 //!
 //! Suffixes that say how a value was summarised or when it was taken (`_avg`, `_step`, `_before_clip` ...) are taken
 //! off first, at most two; each section of the table lists its own.
@@ -827,9 +827,26 @@ fn words(name: &str) -> Option<Vec<Word<'_>>> {
     Some(words)
 }
 
-/// What follows the last ` - `, lower-cased: W&B names the columns of an exported chart `<run> - <metric>`.
+/// What follows the last ` - `, lower-cased: W&B names the columns of an exported chart `<run> - <metric>`, and the ends
+/// of what its points stand for `<run> - <metric>__MIN` and `__MAX`.
 fn metric_of(name: &str) -> String {
-    name.rsplit(" - ").next().unwrap_or(name).to_ascii_lowercase()
+    let metric = name.rsplit(" - ").next().unwrap_or(name);
+    without_end(metric).unwrap_or(metric).to_ascii_lowercase()
+}
+
+/// Ends of the names of a chart's smallest and largest values.
+const ENDS: [&str; 2] = ["__MIN", "__MAX"];
+
+fn without_end(name: &str) -> Option<&str> {
+    ENDS.iter().find_map(|end| name.strip_suffix(end)).filter(|base| !base.is_empty())
+}
+
+/// The series in which a spike of `name` shows at least as well, if there is one: a point of a W&B chart stands for a
+/// range of steps, of which `<metric>__MAX` holds the largest value, `<metric>__MIN` the smallest and `<metric>` a mean.
+#[must_use]
+pub fn bin_maximum(name: &str) -> Option<String> {
+    let base = without_end(name).unwrap_or(name);
+    (!name.ends_with(ENDS[1])).then(|| format!("{base}{}", ENDS[1]))
 }
 
 enum Element {
@@ -1637,8 +1654,12 @@ mod tests {
             ("grad_norm", "l2_grad_norm"),
             ("grad_norm", "global_norm/gradient_norm"),
             ("grad_norm", "fresh-sea-19 - train/grad_norm"),
-            ("-", "fresh-sea-19 - train/grad_norm__MAX"),
-            ("-", "fresh-sea-19 - train/grad_norm__MIN"),
+            ("grad_norm", "fresh-sea-19 - train/grad_norm__MAX"),
+            ("grad_norm", "train/grad_norm__MIN"),
+            ("loss", "Group: a - b - train/loss__MIN"),
+            ("nan_count", "nan_count__MAX"),
+            ("-", "train/max_grad_norm__MAX"),
+            ("-", "__MAX"),
             ("grad_norm_post_clip", "debug/critic_grad_norm_AFTER_clip"),
             ("grad_norm_post_clip", "grad_norm_clipped"),
             ("grad_norm_post_clip", "global_norm/clipped_gradient_norm"),
@@ -1929,6 +1950,21 @@ mod tests {
         let apart = [candidate("actor/grad_norm", 0, 9, 10), candidate("critic/raw_grad_norm", 0, 9, 10)];
         assert_eq!(resolve(&apart), [Some(Role::GradNorm), Some(Role::GradNorm)]);
         assert_eq!(resolve(&[]), []);
+    }
+
+    #[test]
+    fn ends_of_bins_are_no_series_of_their_own_kind() {
+        assert_eq!(bin_maximum("train/loss").as_deref(), Some("train/loss__MAX"));
+        assert_eq!(bin_maximum("train/loss__MIN").as_deref(), Some("train/loss__MAX"));
+        assert_eq!(bin_maximum("train/loss__MAX"), None);
+        // Three metrics with both ends are nine names, and no layers.
+        let names: Vec<String> = ["actor", "critic", "policy"]
+            .iter()
+            .flat_map(|of| ["", "__MIN", "__MAX"].map(|end| format!("{of}/grad_norm{end}")))
+            .collect();
+        let series: Vec<_> = names.iter().map(|name| candidate(name, 0, 9, 10)).collect();
+        assert!(series.len() > MAX_TOTALS);
+        assert_eq!(resolve(&series), vec![Some(Role::GradNorm); 9]);
     }
 
     #[test]

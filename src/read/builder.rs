@@ -240,6 +240,25 @@ impl<'a> Builder<'a> {
         Column { id, want: self.want(id) }
     }
 
+    /// Makes a column known whose numbers are wanted whatever it is called: their names stand elsewhere.
+    pub fn column_of_numbers(&mut self, name: &str) -> Column {
+        let known = self.names.contains_key(name);
+        let column = self.column(name);
+        if !known && self.beyond != Some(column.id) && !matches!(self.uses[column.id as usize], Use::Series { .. }) {
+            self.series.push(SeriesBuilder::new(column.id, None, false, kept(), self.event_step));
+            self.uses[column.id as usize] = Use::Series { index: self.series.len() as u32 - 1, primary: false };
+        }
+        Column { id: column.id, want: self.want(column.id) }
+    }
+
+    /// The current row, for a reader that does not end it but gives its values to other recordings: the step of the best
+    /// rank, milliseconds since 1970, and the numbers by column.
+    pub fn row(&self) -> (Option<i64>, Option<i64>, impl Iterator<Item = (u32, f64)> + '_) {
+        let best = self.row.steps.iter().min_by_key(|(rank, ..)| *rank);
+        let cells = self.row.cells.iter().map(|(series, value, _)| (self.series[*series as usize].column, *value));
+        (best.map(|(_, step, _)| *step), self.row.time, cells)
+    }
+
     /// All columns beyond the limits are one, of which nothing is wanted; the first one is a fault.
     fn beyond_limits(&mut self, name: &str) -> Column {
         if let Some(id) = self.beyond {
@@ -624,6 +643,11 @@ impl<'a> Builder<'a> {
         } else {
             self.faults_beyond += 1;
         }
+    }
+
+    /// Takes the faults back, for a reader that knows whose they are.
+    pub fn take_faults(&mut self) -> Vec<Fault> {
+        std::mem::take(&mut self.faults)
     }
 
     /// The recording made of all rows.

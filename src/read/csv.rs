@@ -2,16 +2,22 @@
 
 mod export;
 mod header;
+#[cfg(feature = "tables")]
+mod melt;
+mod runs;
+#[cfg_attr(not(feature = "tables"), allow(dead_code, reason = "only wide tables are read then"))]
+mod shape;
 mod table;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use memchr::memchr2;
 
 use self::export::JsonChart;
 use self::header::{Known, Line, Seeker};
+use self::shape::Long;
 use self::table::Table;
-use super::{About, Confidence, Reader, Rejected, Session, is_git_lfs_pointer};
+use super::{About, Confidence, Reader, Rejected, Request, Session, is_git_lfs_pointer};
 use crate::model::{Format, PlaceUnit, Recording, Role, Source, roles};
 use crate::wire::csv::{Quotes, cells, line_end};
 use crate::wire::numbers::{Cell, parse_text_value};
@@ -31,12 +37,11 @@ impl Reader for Csv {
 
     fn about(&self) -> About {
         About {
-            files: "*.csv, *.tsv: a header with a step column and numbers, or a known metric; TensorBoard's CSV and JSON \
-                    of one chart",
+            files: "*.csv, *.tsv: a header with a step column and numbers, or a known metric, of one run or several; long \
+                    tables (a metric's name and value a row); charts of W&B, TensorBoard's CSV and JSON of one chart",
             nonfinite: "nan, NaN, inf, -Infinity, 1.#QNAN, tensor(nan) ..., also quoted",
             missing: "empty cell, NA, N/A, None, null, -, a row that is too short",
-            not_read: "cells beyond the header; text, units, percent signs, booleans; several runs in one table; tables \
-                       without a header",
+            not_read: "cells beyond the header; text, units, percent signs, booleans; tables without a header",
         }
     }
 
@@ -73,38 +78,34 @@ impl Reader for Csv {
     }
 
     fn read(&self, source: &Source, session: &mut Session<'_>) -> Result<Vec<Recording>, Rejected> {
-        // A JSON export is one line.
-        let is_json = source.parts.iter().any(|part| export::is_json(&part.name));
-        let unit = if is_json { PlaceUnit::Byte } else { PlaceUnit::Line };
-        let mut builder = session.builder(Format::Csv, unit);
-        for (index, part) in source.parts.iter().enumerate() {
-            builder.begin_part(index as u32);
-            if is_json {
-                let mut decoder = JsonChart::new(&part.name);
-                session.stream_text(part, &mut decoder, &mut builder)?;
-                if decoder.triples == 0 && decoder.broken > 0 {
-                    let detail = "no triple of wall time, step and value in it";
-                    return Err(Rejected::unreadable("not-a-recording", detail));
-                }
-                continue;
-            }
-            let mut decoder = Table::new(session.request, &part.path);
+        // A source of this format is one file.
+        let Some(part) = source.parts.first() else { return Ok(Vec::new()) };
+        if export::is_json(&part.name) {
+            // It is one line.
+            let mut builder = session.builder(Format::Csv, PlaceUnit::Byte);
+            builder.begin_part(0);
+            let mut decoder = JsonChart::new(&part.name);
             session.stream_text(part, &mut decoder, &mut builder)?;
-            if decoder.several_runs {
-                let detail = "the rows of several runs stand in one table: split it by run";
-                return Err(Rejected::unreadable("several-runs", detail));
+            if decoder.triples == 0 && decoder.broken > 0 {
+                let detail = "no triple of wall time, step and value in it";
+                return Err(Rejected::unreadable("not-a-recording", detail));
             }
-            if decoder.is_pointer {
-                return Err(Rejected::unreadable("git-lfs-pointer", "a Git LFS pointer in place of the file"));
-            }
-            if !decoder.has_header() && (decoder.cut_header || decoder.passed() > 0) {
-                return Err(match decoder.passed() {
-                    0 => Rejected::unreadable("cut-header", "the file ends inside its header"),
-                    _ => Rejected::unreadable("not-a-recording", "no line names a step or a known metric"),
-                });
-            }
+            return Ok(vec![builder.finish()]);
         }
-        Ok(vec![builder.finish()])
+        let mut builder = session.builder(Format::Csv, PlaceUnit::Line);
+        builder.begin_part(0);
+        let mut decoder = Table::new(session.request, session.limits, &part.path);
+        session.stream_text(part, &mut decoder, &mut builder)?;
+        if decoder.is_pointer {
+            return Err(Rejected::unreadable("git-lfs-pointer", "a Git LFS pointer in place of the file"));
+        }
+        if !decoder.has_header() && (decoder.cut_header || decoder.passed() > 0) {
+            return Err(match decoder.passed() {
+                0 => Rejected::unreadable("cut-header", "the file ends inside its header"),
+                _ => Rejected::unreadable("not-a-recording", "no line names a step or a known metric"),
+            });
+        }
+        Ok(decoder.finish(builder))
     }
 }
 
@@ -149,6 +150,14 @@ struct Glance {
     /// Names of runs or models, told apart, and the rows that have one.
     labels: HashSet<Vec<u8>>,
     labelled: usize,
+    /// The newest step of each run, and how many rows of a run seen before were above and not above it.
+    runs: HashMap<Vec<u8>, f64>,
+    follows: usize,
+    repeats: usize,
+    /// Smallest and largest step.
+    steps: Option<(f64, f64)>,
+    /// A row is one value of one metric.
+    is_long: bool,
     /// The newest step, and how many were above and below the one before them.
     step: Option<f64>,
     rises: usize,
@@ -174,11 +183,22 @@ impl Glance {
     /// A row a run or model (a leaderboard, the list of a project's runs), not a row a step.
     fn is_of_results(&self) -> bool {
         let rises = self.rises > 0 && self.falls == 0;
-        self.labels.len() >= 2 && self.labels.len() * 2 > self.labelled && !rises
+        // Rows of a run follow each other by step; or all runs are at their first one.
+        let follow = self.follows > self.repeats;
+        let begin = !self.runs.is_empty()
+            && self.steps.is_some_and(|(low, high)| low == high && (0.0..=1.0).contains(&low))
+            && self.repeats == 0;
+        let is_apart = self.labels.len() >= 2 && self.labels.len() * 2 > self.labelled;
+        is_apart && !self.is_long && !rises && !follow && !begin
+    }
+
+    /// Later rows may tell what these do not.
+    fn is_open(&self) -> bool {
+        self.rows < ROWS || (!self.runs.is_empty() && self.is_of_results())
     }
 }
 
-/// Rows looked at.
+/// Rows looked at, unless later ones tell whether a run has more than one.
 const ROWS: usize = 32;
 /// Cells looked at in a line of a head.
 const CELLS: usize = 65_536;
@@ -189,7 +209,7 @@ fn glance(head: &[u8], is_table: bool) -> Option<Glance> {
     let (mut seeker, mut header) = (Seeker::default(), None);
     let mut glance = Glance::default();
     let mut uses: Vec<Use> = Vec::new();
-    while !rest.is_empty() && glance.rows < ROWS && !seeker.gave_up() {
+    while !rest.is_empty() && glance.is_open() && !seeker.gave_up() {
         let end = memchr2(b'\n', b'\r', rest);
         let line = &rest[..end.unwrap_or(rest.len())];
         rest = end.map_or(&[][..], |end| &rest[end + line_end(rest, end)..]);
@@ -205,6 +225,15 @@ fn glance(head: &[u8], is_table: bool) -> Option<Glance> {
             };
             header = Some(found.delimiter);
             uses = found.names.iter().map(|name| Use::of(name)).collect();
+            let request = Request::default();
+            if let Some(run) = shape::run_column(&found.names, &request) {
+                uses[run] = Use::Run;
+            }
+            if let Some(long) = Long::of(&found.names, &request) {
+                glance.is_long = true;
+                uses[long.name] = Use::Index;
+                uses[long.value] = Use::Other;
+            }
             glance.has_step = uses.contains(&Use::Step);
             glance.has_metric = uses.contains(&Use::Metric);
             if is_row {
@@ -216,7 +245,10 @@ fn glance(head: &[u8], is_table: bool) -> Option<Glance> {
         if end.is_some() || glance.rows == 0 {
             glance.row(line, delimiter, &uses);
         }
-        if is_table && !uses.contains(&Use::Label) && glance.is_recording(true, false) {
+        if is_table
+            && !uses.iter().any(|usage| matches!(usage, Use::Label | Use::Run))
+            && glance.is_recording(true, false)
+        {
             break;
         }
     }
@@ -232,6 +264,8 @@ enum Use {
     Index,
     /// The name of a run or model.
     Label,
+    /// Which run a row is of.
+    Run,
     Other,
 }
 
@@ -275,7 +309,7 @@ impl Use {
 impl Glance {
     fn row(&mut self, line: &[u8], delimiter: crate::wire::csv::Delimiter, uses: &[Use]) {
         let (mut count, mut scratch) = (0, Vec::new());
-        let (mut step, mut label) = (None, None);
+        let (mut step, mut label, mut run) = (None, None, None);
         for (cell, usage) in cells(line, delimiter, Quotes::Rfc4180).zip(uses) {
             count += 1;
             let content = cell.content(line, &mut scratch).trim_ascii();
@@ -301,6 +335,11 @@ impl Glance {
                 Use::Index => {}
                 Use::Label if value == Cell::Text => label = label.or(Some(content.to_vec())),
                 Use::Label => {}
+                Use::Run if value != Cell::Missing => {
+                    run = Some(content.to_vec());
+                    label = label.or(Some(content.to_vec()));
+                }
+                Use::Run => {}
                 Use::Other => self.other_is_number |= is_number,
             }
         }
@@ -308,7 +347,15 @@ impl Glance {
             self.labels.insert(label);
             self.labelled += 1;
         }
+        if let (Some(run), Some(step)) = (run, step)
+            && let Some(before) = self.runs.insert(run, step)
+        {
+            self.follows += usize::from(step > before);
+            self.repeats += usize::from(step <= before);
+        }
         if let Some(step) = step {
+            let (low, high) = self.steps.unwrap_or((step, step));
+            self.steps = Some((low.min(step), high.max(step)));
             self.rises += usize::from(self.step.is_some_and(|before| step > before));
             self.falls += usize::from(self.step.is_some_and(|before| step < before));
             self.step = Some(step);
@@ -322,7 +369,7 @@ impl Glance {
 mod tests {
     use super::*;
     use crate::model::{FaultKind, Limits, Signal};
-    use crate::read::Request;
+    use crate::read::TableColumns;
     use crate::read::testing::Memory;
     use proptest::prelude::*;
 
@@ -334,6 +381,171 @@ mod tests {
         let request = Request { everything: true, ..Request::default() };
         let mut found = files.read_with(&Csv, &source, &request, limits)?;
         Ok(found.remove(0))
+    }
+
+    fn read_runs(text: impl Into<Vec<u8>>, request: &Request, limits: &Limits) -> Vec<Recording> {
+        let files = Memory::new([("a.csv", text)]);
+        let source = Source {
+            format: Format::Csv,
+            path: "a.csv".into(),
+            directory: String::new(),
+            parts: vec![files.part("a.csv")],
+        };
+        files.read_with(&Csv, &source, request, limits).unwrap()
+    }
+
+    fn read_all(text: impl Into<Vec<u8>>) -> Vec<Recording> {
+        read_runs(text, &Request { everything: true, ..Request::default() }, &Limits::default())
+    }
+
+    type Named = (Option<String>, Vec<(i64, String)>);
+
+    /// Id and gradient norms of each run.
+    fn by_run(recordings: &[Recording]) -> Vec<Named> {
+        recordings.iter().map(|recording| (recording.run_id.clone(), norms(recording))).collect()
+    }
+
+    fn of_run(id: &str, rows: &[(i64, &str)]) -> Named {
+        (Some(id.to_owned()), want(rows))
+    }
+
+    #[test]
+    fn rows_go_to_their_runs() {
+        let contiguous = "run_id,step,grad_norm\na,0,1\na,1,2\n,2,3\nb,0,nan\nb,1,5\n,2,6\n";
+        let interleaved = "run_id,step,grad_norm\na,0,1\nb,0,nan\na,1,2\nb,1,5\na,2,3\nb,2,6\n";
+        let quoted =
+            "step,note,run_id,grad_norm\n0,\"x\ny\",\"a\",1\n0,,b,nan\n1,\"1,5\",a,2\n1,,b,5\n2,,a,3\n2,,b,6\n";
+        let expected = [of_run("a", &[(0, "1"), (1, "2"), (2, "3")]), of_run("b", &[(0, "NaN"), (1, "5"), (2, "6")])];
+        for text in [contiguous, interleaved, quoted] {
+            let recordings = read_all(text);
+            assert_eq!(by_run(&recordings), expected, "{text}");
+            assert!(recordings.iter().all(|recording| recording.faults.is_empty() && recording.records == 3));
+            let axis = &recordings[1].axis;
+            assert_eq!((axis.step_name.as_deref(), axis.attempts.len()), (Some("step"), 1));
+        }
+        // Places are lines of the file.
+        let recordings = read_all(interleaved);
+        assert_eq!(recordings[1].part_starts, [(0, 0)]);
+        let Signal::Kept(kept) = &recordings[1].series[0].signal else { panic!() };
+        assert_eq!(kept.places.get(2), Some(7));
+    }
+
+    #[test]
+    fn runs_under_headers_of_their_own() {
+        let text = "run,step,grad_norm\na,0,1\nb,0,2\nrun,step,loss,grad_norm\na,1,9,3\nb,1,9,inf\nc,0,9,5\nrun,step,grad_norm\n\
+                    b,2,6\na,2,7\n";
+        let expected = [
+            of_run("a", &[(0, "1"), (1, "3"), (2, "7")]),
+            of_run("b", &[(0, "2"), (1, "inf"), (2, "6")]),
+            of_run("c", &[(0, "5")]),
+        ];
+        assert_eq!(by_run(&read_all(text)), expected);
+    }
+
+    #[test]
+    fn the_end_cuts_a_row_of_one_run() {
+        let text = "run_id,step,grad_norm\na,0,1\nb,0,2\na,1,3\nb,1,";
+        for (tail, second) in [("", vec![(0, "2")]), ("nan", vec![(0, "2"), (1, "NaN")]), ("5", vec![(0, "2")])] {
+            let found = by_run(&read_all(format!("{text}{tail}")));
+            assert_eq!(found, [of_run("a", &[(0, "1"), (1, "3")]), of_run("b", &second)], "{tail}");
+        }
+        // A run's name that the end may have cut is none, unless it is that of the row before.
+        let text = "step,grad_norm,run_id\n0,1,a1\n0,2,b1\n1,nan,";
+        for (tail, second, kind) in [
+            ("b1", vec![(0, "2"), (1, "NaN")], None),
+            ("b1\n", vec![(0, "2"), (1, "NaN")], None),
+            ("b", vec![(0, "2")], Some(FaultKind::Unparsable)),
+            ("a1", vec![(0, "2")], Some(FaultKind::Unparsable)),
+            ("", vec![(0, "2")], Some(FaultKind::Unparsable)),
+        ] {
+            let recordings = read_all(format!("{text}{tail}"));
+            assert_eq!(by_run(&recordings), [of_run("a1", &[(0, "1")]), of_run("b1", &second)], "{tail}");
+            assert_eq!(recordings[1].faults.last().map(|fault| fault.kind), kind, "{tail}");
+        }
+    }
+
+    #[test]
+    fn what_names_no_run() {
+        // One run, and lines that are no rows: nothing to tell apart.
+        let recordings = read_all("run_id,step,grad_norm\na,0,1\nTraceback,most recent\na,1,nan\n");
+        assert_eq!(by_run(&recordings), [(None, want(&[(0, "1"), (1, "NaN")]))]);
+        assert_eq!(recordings[0].faults.len(), 1);
+        // The user's column goes before the usual names.
+        let table = TableColumns { run: Some("model".into()), ..TableColumns::default() };
+        let request = Request { table, everything: true, ..Request::default() };
+        let text = "run_id,model,step,grad_norm\na,x,0,1\na,y,0,2\n";
+        let found = read_runs(text, &request, &Limits::default());
+        assert_eq!(by_run(&found), [of_run("x", &[(0, "1")]), of_run("y", &[(0, "2")])]);
+        let limits = Limits { runs: 2, ..Limits::default() };
+        let text = "run,step,grad_norm\na,0,1\nb,0,2\nc,0,nan\n,1,nan\nd,0,nan\nb,1,3\n";
+        let found = read_runs(text, &Request { everything: true, ..Request::default() }, &limits);
+        assert_eq!(by_run(&found), [of_run("a", &[(0, "1")]), of_run("b", &[(0, "2"), (1, "3")])]);
+        assert_eq!(faults(&found[0]), [(FaultKind::Limit, 4)]);
+    }
+
+    #[cfg(feature = "tables")]
+    #[test]
+    fn long_tables_by_step_and_by_metric() {
+        let by_step = "run_id,step,metric,value\na,0,grad_norm,1\na,0,loss,3\na,1,grad_norm,nan\na,1,loss,2\nb,0,grad_norm,5\n\
+                       b,0,loss,4\nb,1,grad_norm,6\nb,1,loss,\n";
+        let by_metric = "step,name,value,run\n0,grad_norm,1,a\n1,grad_norm,NaN,a\n0,grad_norm,5,b\n1,grad_norm,6,b\n0,loss,3,a\n\
+                         1,loss,2,a\n0,loss,4,b\n";
+        let expected = [of_run("a", &[(0, "1"), (1, "NaN")]), of_run("b", &[(0, "5"), (1, "6")])];
+        for (text, line) in [(by_step, 4), (by_metric, 3)] {
+            let recordings = read_all(text);
+            assert_eq!(by_run(&recordings), expected, "{text}");
+            assert_eq!(points(&recordings[0], "loss"), want(&[(0, "3"), (1, "2")]), "{text}");
+            let norm = recordings[0].series.iter().find(|series| series.name == "grad_norm").unwrap();
+            let Signal::Kept(kept) = &norm.signal else { panic!() };
+            assert_eq!(kept.places.get(1), Some(line), "{text}");
+        }
+        let one = read_all("step,variable,value\n0,grad_norm,1\n0,other,x\n1,grad_norm,inf\n");
+        assert_eq!(by_run(&one), [(None, want(&[(0, "1"), (1, "inf")]))]);
+        assert_eq!(read_all("step,name,value\n")[0].records, 0);
+    }
+
+    #[cfg(feature = "tables")]
+    #[test]
+    fn exports_of_mlflow() {
+        let text = "key,value,timestamp,step,is_nan,run_uuid\n\
+                    grad_norm,0.5,1700000000000,0,False,a\ngrad_norm,0.0,1700000001000,1,True,a\n\
+                    grad_norm,1.7976931348623157e308,1700000002000,2,0,a\ngrad_norm,-1.7976931348623157e+308,1700000003000,3,f,a\n\
+                    loss,2,1700000000000,0,False,a\n";
+        let found = read_all(text);
+        let expected = want(&[(0, "0.5"), (1, "NaN"), (2, "inf"), (3, "-inf")]);
+        assert_eq!(by_run(&found), [(None, expected.clone())]);
+        assert_eq!((found[0].started, found[0].ended), (Some(1_700_000_000_000), Some(1_700_000_003_000)));
+        // What the end cuts before it says whether it is NaN does not count; an infinity does, if all else is known.
+        for (tail, rows) in [
+            ("grad_norm,inf,1700000004000,4,False,a", 5),
+            ("grad_norm,inf,1700000004000,4,False,", 4),
+            ("grad_norm,0.5,1700000004000,4,Fal", 4),
+        ] {
+            assert_eq!(norms(&read_all(format!("{text}{tail}"))[0]).len(), rows, "{tail}");
+        }
+    }
+
+    #[cfg(feature = "tables")]
+    #[test]
+    fn charts_of_wandb() {
+        let text = "\"Step\",\"a - b - grad_norm\",\"a - b - grad_norm__MIN\",\"a - b - grad_norm__MAX\",\"Group: c - grad_norm\",\
+                    \"Group: c - grad_norm__MIN\",\"Group: c - grad_norm__MAX\"\n\
+                    \"0\",\"1\",\"1\",\"1\",\"\",\"\",\"\"\n\"10\",\"2\",\"NaN\",\"3\",\"5\",\"4\",\"6\"\n";
+        let found = read_all(text);
+        assert_eq!(by_run(&found), [of_run("a - b", &[(0, "1"), (10, "2")]), of_run("Group: c", &[(10, "5")])]);
+        assert_eq!(points(&found[0], "grad_norm__MIN"), want(&[(0, "1"), (10, "NaN")]));
+        assert_eq!(points(&found[1], "grad_norm__MAX"), want(&[(10, "6")]));
+        assert!(found[0].series.iter().all(|series| series.role == Some(Role::GradNorm)));
+        // One run needs no id; an axis of another name counts steps, one of times does not.
+        let one = read_all("\"my axis\",\"a - loss\",\"a - grad_norm\"\n\"10\",\"1\",\"1\"\n\"20\",\"1\",\"inf\"\n");
+        assert_eq!(by_run(&one), [(None, want(&[(10, "1"), (20, "inf")]))]);
+        assert_eq!(one[0].axis.step_name.as_deref(), Some("my axis"));
+        let one = read_all("\"Relative Time (Process)\",\"a - grad_norm\"\n\"10.5\",\"1\"\n\"20\",\"inf\"\n");
+        assert_eq!(by_run(&one), [(None, want(&[(0, "1"), (1, "inf")]))]);
+        assert_eq!(one[0].axis.step_name, None);
+        let cut = read_all(format!("{text}\"20\",\"7\",\"7\",\"NaN\",\"7"));
+        assert_eq!(norms(&cut[0]), want(&[(0, "1"), (10, "2"), (20, "7")]));
+        assert_eq!(norms(&cut[1]), want(&[(10, "5")]));
     }
 
     fn read(text: impl Into<Vec<u8>>) -> Recording {
@@ -614,7 +826,6 @@ mod tests {
         assert_eq!(code("some text\nand more of it\n"), "not-a-recording");
         assert_eq!(code("version https://git-lfs.github.com/spec/v1\noid"), "git-lfs-pointer");
         assert_eq!(read("").records, 0);
-        assert_eq!(code("run_id,step,grad_norm\na,0,1\na,1,1\nb,0,nan\n"), "several-runs");
         assert_eq!(norms(&read("run_id,step,grad_norm\na,0,1\n,1,1\na,2,nan\n")).len(), 3);
     }
 
@@ -679,6 +890,11 @@ mod tests {
             ("a.csv", "model,step,loss\nG,1,2\nD,1,3\nG,2,2\nD,2,3\n"),
             ("a.csv", "name,step,loss\na,1,2\na,2,3\na,3,2\n"),
             ("a.csv", "run_id,step,loss\nx,1,2\nx,2,3\ny,1,2\ny,2,3\n"),
+            ("a.csv", "run_id,step,loss\nx,0,2\ny,0,3\nz,0,2\nu,0,3\n"),
+            ("a.csv", "run,step,loss\nx,5,2\ny,7,3\nz,2,2\ny,8,2\nx,6,3\n"),
+            ("a.csv", "run,step,name,value\nx,5,a,2\ny,7,b,2\nz,7,c,2\n"),
+            ("a.csv", "key,value,timestamp,step,is_nan,run_uuid\nloss,2,1700000000000,0,False,a\n"),
+            ("a.csv", "\"Step\",\"a - x/y\",\"a - x/y__MIN\"\n\"0\",\"1\",\"1\"\n"),
             ("a.csv", "version https://git-lfs.github.com/spec/v1\noid"),
         ] {
             assert_eq!(sure(name, head), Confidence::Likely, "{name}: {head:?}");
@@ -691,6 +907,10 @@ mod tests {
             ("a.csv", "text,loss\na,what was lost\n"),
             ("a.csv", "Name,State,Step,train/grad_norm\na,finished,1000,1\nb,finished,500,1\nc,crashed,1000,50\n"),
             ("results.csv", "model,params,loss\na,7B,0.5\nb,13B,nan\n"),
+            ("a.csv", "run_id,step,loss\na,1000,2\nb,1000,3\nc,1000,2\n"),
+            ("a.csv", "trial,epoch,loss\n1,10,2\n2,7,3\n3,10,2\n"),
+            ("a.csv", "name,value\na,1\nb,2\n"),
+            ("a.csv", "step,key,value\none,a,b\n"),
             ("a.csv", ""),
             ("a.csv", "{\"step\": 1, \"loss\": 2}\n"),
             ("a.jsonl", "{\"step\": 1, \"loss\": 2}\n{\"step\": 2, \"loss\": 2}\n"),
@@ -707,6 +927,18 @@ mod tests {
         // By name a recording, though none by what is in it.
         assert_eq!(Csv.recognise_name("a/Metrics.csv"), Confidence::Likely);
         assert!(sure("metrics.csv", "prompt,completion\na,b\n") <= Confidence::Maybe);
+    }
+
+    #[test]
+    fn later_rows_tell_whether_runs_have_more_than_one() {
+        let rows = |step: u32, order: &[u32]| -> String {
+            order.iter().map(|run| format!("run-{run},{},0.5\n", step + 97 * run % 13)).collect()
+        };
+        let forth: Vec<u32> = (0..200).collect();
+        let once = format!("run_id,step,grad_norm\n{}", rows(100, &forth));
+        assert!(Csv.recognise("a.csv", once.as_bytes()) <= Confidence::Maybe);
+        let twice = once + &rows(200, &forth);
+        assert_eq!(Csv.recognise("a.csv", twice.as_bytes()), Confidence::Likely);
     }
 
     #[test]

@@ -213,6 +213,73 @@ def csv(home: Path) -> None:
     write(home / "table.csv", ["id,step,text\n", *(f'{k},{k},"Break an egg, or {k}"\n' for k in range(5))])
     write(home / "empty" / "metrics.csv", [])
     makers.git_lfs_pointer(home / "lfs-pointer.csv")
+    csv_of_runs(home)
+
+
+def csv_of_runs(home: Path) -> None:
+    """Tables with the rows of several runs: wide, long, and W&B's chart."""
+    runs = {
+        "sunny": Training(norms(16, seed=60)),
+        "rainy": Training(norms(16, seed=61, put={12: NAN, 13: -INF})),
+    }
+    names = ["run_id", "step", "loss", "grad_norm"]
+    wide = [[run, step, loss, norm] for run, training in runs.items() for step, norm, loss in training.rows()]
+    makers.table(home / "runs.csv", names, wide)
+    # A blank cell is the run of the row above; the run is told last.
+    turns = sorted(([*row[1:], row[0]] for row in wide), key=lambda row: row[0])
+    turns[-1][-1] = None
+    makers.table(home / "runs-in-turns.csv", [*names[1:], names[0]], turns)
+    text = (home / "runs.csv").read_text()
+    write(home / "runs-cut.csv", [text[: text.index("-inf") + 2]])
+
+    metrics = ("grad_norm", "loss", "tokens")
+    tall = [
+        [run, step, metric, value]
+        for run, training in runs.items()
+        for step, norm, loss in training.rows()
+        for metric, value in zip(metrics, (norm, loss, 4096 * step), strict=True)
+    ]
+    makers.table(home / "long-by-step.csv", ["run", "step", "name", "value"], tall)
+    tall.sort(key=lambda row: metrics.index(row[2]))
+    makers.table(
+        home / "long-by-metric.csv", ["", "run", "step", "variable", "value"], ([k, *r] for k, r in enumerate(tall))
+    )
+    # As a client of MLflow's database gives the table `metrics`: NaN is 0 with a mark, Inf the largest double.
+    stored = {INF: "1.7976931348623157e+308", -INF: "-1.7976931348623157e+308"}
+    mlflow = [
+        [
+            metric,
+            0.0 if value != value else stored.get(value, value),
+            1_750_000_000_000 + 1000 * step,
+            step,
+            value != value,
+            run,
+        ]
+        for run, step, metric, value in tall
+        if metric != "tokens"
+    ]
+    makers.table(home / "mlflow.csv", ["key", "value", "timestamp", "step", "is_nan", "run_uuid"], mlflow)
+
+    # Each point stands for ten steps: NaN shows in the smallest value alone, spikes in the largest.
+    means = {"sunny - 1": norms(24, seed=62), "Group: rainy": norms(24, seed=63)}
+    low = {"sunny - 1": {20: NAN}, "Group: rainy": {}}
+    high = {"sunny - 1": {}, "Group: rainy": {14: 40.0, 17: 31.0, 21: 52.0}}
+    columns = [f"{run} - train/grad_norm{end}" for run in means for end in ("", "__MIN", "__MAX")]
+    chart = [
+        [
+            10 * k,
+            *(
+                x
+                for run in means
+                for x in (means[run][k], low[run].get(k, means[run][k]), high[run].get(k, means[run][k]))
+            ),
+        ]
+        for k in range(24)
+    ]
+    # The second run is shorter.
+    chart[23][4:] = ["", "", ""]
+    quoted = ([f'"{makers.cell(x)}"' for x in row] for row in chart)
+    makers.table(home / "chart-of-runs.csv", [f'"{name}"' for name in ["Step", *columns]], quoted)
 
 
 # One kind of missing value after the other.

@@ -33,7 +33,7 @@ DIALECTS: list[tuple[Writer, str, str]] = [
     (makers.dvclive_tsv, "grad_norm.tsv", "grad_norm"),
     (makers.tensorboard_csv, "run-a_train-tag-train_grad_norm.csv", "train_grad_norm"),
     (makers.tensorboard_json, "grad_norm.json", "grad_norm"),
-    (makers.wandb_chart_csv, "wandb_export.csv", "fresh-sea-19 - train/grad_norm"),
+    (makers.wandb_chart_csv, "wandb_export.csv", "train/grad_norm"),
 ]
 EACH = pytest.mark.parametrize(("write", "name", "metric"), DIALECTS, ids=lambda value: getattr(value, "__name__", ""))
 
@@ -60,7 +60,9 @@ def test_not_finite_is_found(tmp_path: Path, write: Writer, name: str, metric: s
 def test_spikes_are_found(tmp_path: Path, write: Writer, name: str, metric: str) -> None:
     training = Training(norms(80, put={50: 40.0, 60: 50.0, 70: 60.0}), [10 * k for k in range(1, 81)])
     (found,) = gs.scan(write(tmp_path / name, training), progress=False).findings.iter_rows(named=True)
-    assert (found["metric"], found["phase"], found["steps"]) == (metric, "run", [510, 610, 710])
+    # Of a chart's three columns the largest values tell.
+    largest = f"{metric}__MAX" if write is makers.wandb_chart_csv else metric
+    assert (found["metric"], found["phase"], found["steps"]) == (largest, "run", [510, 610, 710])
 
 
 @pytest.mark.parametrize(
@@ -227,3 +229,136 @@ def test_a_large_step_is_exact(tmp_path: Path) -> None:
     path = makers.table(tmp_path / "log.csv", ["step", "grad_norm"], [[large, 0.5], [large + 1, NAN]])
     (found,) = gs.scan(path, progress=False).findings.iter_rows(named=True)
     assert (found["first_step"], found["last_good_step"]) == (large + 1, large)
+
+
+# --- Several runs ----------------------------------------------------------------------------------------------------
+
+
+def runs(seed: int) -> dict[str, Training]:
+    """Runs of different lengths with NaN, spikes and a resumption."""
+    return {
+        "clean": Training(norms(60, seed=seed)),
+        "dead": Training(norms(40, seed=seed + 1, put={30: NAN, 31: -INF})),
+        "spiky": Training(norms(80, seed=seed + 2, put={50: 40.0, 60: 50.0, 70: 60.0})),
+        "resumed": Training(norms(60, seed=seed + 3, put={45: INF}), [*range(1, 41), *range(21, 41)]),
+    }
+
+
+def rows_of(trainings: dict[str, Training], order: str) -> list[tuple[str, int, float, float]]:
+    rows = [(run, k, row) for run, training in trainings.items() for k, row in enumerate(training.rows())]
+    if order == "in turns":
+        rows.sort(key=lambda row: row[1])
+    elif order == "shuffled":
+        # Between the runs; the rows of each keep their order.
+        names = [run for run, _, _ in rows]
+        random.Random(7).shuffle(names)
+        left = {run: iter(training.rows()) for run, training in trainings.items()}
+        return [(run, *next(left[run])) for run in names]
+    return [(run, *row) for run, _, row in rows]
+
+
+FOUND = ["run", "check", "metric", "first_step", "onset_step", "last_good_step", "count", "median", "max", "attempt"]
+
+
+def found_in(scan: gs.Scan) -> list[tuple[Any, ...]]:
+    """Findings by run, whose name is what the file or the table calls it."""
+    rows = scan.findings.select(FOUND).rows()
+    return sorted((run.split("#")[-1].split("/")[-1].removesuffix(".csv"), *rest) for run, *rest in rows)
+
+
+@pytest.fixture(scope="module")
+def apart(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Any, ...]]:
+    """The findings of the same runs, a file each."""
+    root = tmp_path_factory.mktemp("apart")
+    for name, training in runs(900).items():
+        makers.plain_csv(root / f"{name}.csv", training)
+    found = found_in(gs.scan(root, progress=False))
+    assert [row[:2] for row in found] == [("dead", "nonfinite"), ("resumed", "nonfinite"), ("spiky", "spikes")]
+    return found
+
+
+ORDERS = pytest.mark.parametrize("order", ["after each other", "in turns", "shuffled"])
+
+
+@ORDERS
+@pytest.mark.parametrize("last", [False, True], ids=["run first", "run last"])
+def test_a_table_of_runs_is_its_runs(tmp_path: Path, apart: list[tuple[Any, ...]], order: str, last: bool) -> None:
+    header = ["run_id", "step", "loss", "grad_norm"]
+    rows: list[list[Any]] = [[run, step, loss, norm] for run, step, norm, loss in rows_of(runs(900), order)]
+    turned = [[*row[1:], row[0]] if last else row for row in [header, *rows]]
+    path = tmp_path / "runs.csv"
+    path.write_bytes(written(turned, quoting=csv.QUOTE_ALL if last else csv.QUOTE_MINIMAL))
+    scan = gs.scan(path, progress=False)
+    assert sorted(scan.runs["run"].to_list()) == [f"runs.csv#{run}" for run in ("clean", "dead", "resumed", "spiky")]
+    assert found_in(scan) == apart
+    assert scan.faults.is_empty()
+    # Places are lines of the table.
+    (dead,) = scan.findings.filter(run="runs.csv#dead").iter_rows(named=True)
+    line = next(k for k, (run, _, norm, _) in enumerate(rows_of(runs(900), order), 2) if run == "dead" and norm != norm)
+    assert dead["first_place"].endswith(f"line {line}")
+
+
+@ORDERS
+@pytest.mark.parametrize("by", ["step", "metric"])
+def test_a_long_table_is_its_runs(tmp_path: Path, apart: list[tuple[Any, ...]], order: str, by: str) -> None:
+    rows = rows_of(runs(900), order)
+    tall = [
+        (run, step, name, x)
+        for run, step, *values in rows
+        for name, x in zip(("grad_norm", "loss"), values, strict=True)
+    ]
+    if by == "metric":
+        tall.sort(key=lambda row: row[2])
+    path = makers.table(tmp_path / "runs.csv", ["run", "step", "name", "value"], tall)
+    assert found_in(gs.scan(path, progress=False)) == apart
+    named = makers.table(tmp_path / "other" / "runs.csv", ["who", "when", "what", "much"], tall)
+    scan = gs.scan(named, run="who", step="when", name="what", value="much", progress=False)
+    assert found_in(scan) == apart
+
+
+def test_one_run_named_in_every_row_is_the_file(tmp_path: Path) -> None:
+    rows = [["a", step, norm] for step, norm, _ in Training(norms(40)).rows()]
+    path = makers.table(tmp_path / "log.csv", ["run_id", "step", "grad_norm"], rows)
+    assert gs.scan(path, progress=False).runs.select("run", "status").rows() == [("log.csv", "clean")]
+
+
+def test_mlflow_hides_nan_and_inf(tmp_path: Path) -> None:
+    """NaN is 0 with a mark in a column of its own, Inf the largest double."""
+    header = ["key", "value", "timestamp", "step", "is_nan", "run_uuid"]
+    stored = {40: ("0.0", "True"), 41: ("1.7976931348623157e+308", "False"), 42: ("-1.7976931348623157e+308", "False")}
+    rows = []
+    for step in range(60):
+        value, is_nan = stored.get(step, ("0.5", "False"))
+        rows.append(["grad_norm", value, 1_750_000_000_000 + step, step, is_nan, "a"])
+        rows.append(["grad_norm", "0.5", 1_750_000_000_000 + step, step, "0", "b"])
+    scan = gs.scan(makers.table(tmp_path / "metrics.csv", header, rows), progress=False)
+    (found,) = scan.findings.iter_rows(named=True)
+    assert (found["run"], found["first_step"], found["nan"], found["inf"]) == ("metrics.csv#a", 40, 1, 2)
+    assert scan.runs["status"].to_list() == ["damaged", "clean"]
+
+
+def test_a_chart_shows_damage_in_the_ends_of_its_bins(tmp_path: Path) -> None:
+    """NaN only in `__MIN` and spikes only in `__MAX`, each found once."""
+    names = [f'"{run} - train/grad_norm{end}"' for run in ("a - 1", "Group: b") for end in ("", "__MIN", "__MAX")]
+    rows = []
+    for k in range(60):
+        low = "NaN" if k == 50 else 0.5
+        high = 40.0 if k in (30, 40, 50) else 0.5
+        rows.append([f'"{cell}"' for cell in (10 * k, 0.5, low, 0.5, 0.5, 0.5, high)])
+    path = makers.table(tmp_path / "wandb_export.csv", ['"Step"', *names], rows)
+    found = gs.scan(path, progress=False).findings.select("run", "check", "metric", "first_step", "count").rows()
+    assert sorted(found) == [
+        ("wandb_export.csv#Group: b", "spikes", "train/grad_norm__MAX", 300, 3),
+        ("wandb_export.csv#a - 1", "nonfinite", "train/grad_norm__MIN", 500, 1),
+    ]
+
+
+@pytest.mark.parametrize("step", [1000, 7])
+def test_a_leaderboard_is_no_recording(tmp_path: Path, step: int) -> None:
+    rows = [[f"run-{k}", step, 0.5] for k in range(50)]
+    makers.table(tmp_path / "runs.csv", ["run_id", "step", "grad_norm"], rows)
+    assert len(gs.scan(tmp_path, progress=False)) == 0
+    # The same runs with a second step each are one.
+    rows += [[f"run-{k}", step + 1, 0.5] for k in range(50)]
+    makers.table(tmp_path / "runs.csv", ["run_id", "step", "grad_norm"], rows)
+    assert len(gs.scan(tmp_path, progress=False)) == 50

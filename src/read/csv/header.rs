@@ -34,7 +34,11 @@ impl Known<'_> {
 
     /// A step's name, or that of a metric with a role.
     pub fn has(self, name: &str) -> bool {
-        let is_asked = |request: &Request| request.metrics.iter().any(|(_, glob)| glob.is_match(name));
+        let is_asked = |request: &Request| {
+            let table = &request.table;
+            let named = [&table.run, &table.name, &table.value].iter().any(|asked| asked.as_deref() == Some(name));
+            named || request.metrics.iter().any(|(_, glob)| glob.is_match(name))
+        };
         self.is_step(name) || roles::role_of(name).is_some() || self.0.is_some_and(is_asked)
     }
 }

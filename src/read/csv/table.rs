@@ -6,9 +6,15 @@ use memchr::{memchr, memchr2};
 
 use super::export;
 use super::header::{Header, Known, Line, Seeker, name_of};
-use crate::model::{Fault, FaultKind, PlaceUnit};
+#[cfg(feature = "tables")]
+use super::melt::{Melt, Texts};
+use super::runs::{FIRST, Runs};
+use super::shape::{self, Shape};
+#[cfg(feature = "tables")]
+use crate::model::roles;
+use crate::model::{Fault, FaultKind, Limits, PlaceUnit, Recording};
 use crate::read::json_rows::fingerprint;
-use crate::read::{Builder, Progress, Request, StreamDecoder, Want, is_git_lfs_pointer};
+use crate::read::{Builder, Column, Progress, Request, StreamDecoder, Want, is_git_lfs_pointer};
 use crate::wire::csv::{Cell, Delimiter, Ended, Quotes, cell, cells, count_lines, find_end, line_end};
 use crate::wire::numbers::{self, number_at, parse_f64, parse_text_value};
 
@@ -19,20 +25,23 @@ const HEADER_LINES: u64 = 4;
 const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
 /// Lines like rows of the table in one quoted text that make its quotes stray ones, however they close.
 const MOST_ROWS: usize = 64;
-/// Columns that name the run of a row.
-const RUN_NAMES: &[&str] = &["run", "run_id", "run_name", "run id", "run name", "runid"];
-/// Bytes of such a name that are compared.
-const RUN_NAME: usize = 256;
 /// Records among which a repetition is a duplicate, as in the builder.
 const RECENT: usize = 64;
 
 /// A column of the table.
 #[derive(Clone, Copy, Debug)]
-struct Planned {
+pub(super) struct Planned {
     id: u32,
     want: Want,
     is_step: bool,
     looks: u8,
+}
+
+impl Planned {
+    /// A column as a builder wants it.
+    pub fn new(column: Column, is_step: bool) -> Self {
+        Self { id: column.id, want: column.want, is_step, looks: 0 }
+    }
 }
 
 /// The table of one part.
@@ -40,6 +49,7 @@ struct Planned {
 pub(super) struct Table<'r> {
     request: &'r Request,
     file: &'r str,
+    shape: Shape,
     seeker: Seeker,
     delimiter: Delimiter,
     columns: Vec<Planned>,
@@ -58,11 +68,11 @@ pub(super) struct Table<'r> {
     /// Inside a run of NUL bytes.
     in_nul: bool,
     told_extra: bool,
-    /// Where the column stands that names the run of each row, and the name in the first one.
-    run_column: Option<usize>,
-    run: Option<Vec<u8>>,
-    /// Its rows are of more than one run.
-    pub several_runs: bool,
+    /// The runs of a wide table.
+    runs: Runs<'r>,
+    /// Takes the values of any other.
+    #[cfg(feature = "tables")]
+    melt: Option<Box<Melt<'r>>>,
     pub is_pointer: bool,
     /// The file ended before its header did.
     pub cut_header: bool,
@@ -113,10 +123,11 @@ enum Step {
 
 impl<'r> Table<'r> {
     /// The table of a file of this path.
-    pub fn new(request: &'r Request, file: &'r str) -> Self {
+    pub fn new(request: &'r Request, limits: &'r Limits, file: &'r str) -> Self {
         Self {
             request,
             file,
+            shape: Shape::Wide,
             seeker: Seeker::default(),
             delimiter: Delimiter::Byte(b','),
             columns: Vec::new(),
@@ -130,9 +141,9 @@ impl<'r> Table<'r> {
             after_return: false,
             in_nul: false,
             told_extra: false,
-            run_column: None,
-            run: None,
-            several_runs: false,
+            runs: Runs::new(request, limits),
+            #[cfg(feature = "tables")]
+            melt: None,
             is_pointer: false,
             cut_header: false,
         }
@@ -146,6 +157,15 @@ impl<'r> Table<'r> {
     /// Lines that were passed over in search of a header.
     pub fn passed(&self) -> u64 {
         self.seeker.passed
+    }
+
+    /// The recordings of all runs; `into` is the builder that the table was read with.
+    pub fn finish(self, into: Builder<'_>) -> Vec<Recording> {
+        #[cfg(feature = "tables")]
+        if let Some(melt) = self.melt {
+            return melt.finish(into);
+        }
+        self.runs.finish(into)
     }
 
     fn fault(&self, kind: FaultKind, detail: &str, into: &mut Builder<'_>) {
@@ -225,13 +245,26 @@ impl<'r> Table<'r> {
         }
         self.delimiter = header.delimiter;
         self.header = written.to_vec();
-        self.names.clear();
-        self.columns.clear();
+        self.names = self.unique_names(header, most);
+        self.begin_shape(written, into);
+        let names = std::mem::take(&mut self.names);
+        let is_chart = matches!(self.shape, Shape::Chart(_));
+        let run = shape::run_column(&names, self.request).filter(|_| !is_chart);
+        self.runs.begin_table(run, &mut self.columns);
+        self.columns = names.iter().map(|name| Planned::new(into.column(name), self.is_step(name))).collect();
+        self.names = names;
+    }
+
+    fn is_step(&self, name: &str) -> bool {
+        Known(Some(self.request)).is_step(name)
+    }
+
+    /// The names of the columns; blank ones and those that repeat as pandas calls them.
+    fn unique_names(&self, header: &Header, most: usize) -> Vec<String> {
         let is_chart = export::is_chart(&header.names);
-        let mut taken: HashMap<String, u32> = HashMap::new();
+        let (mut names, mut taken) = (Vec::new(), HashMap::<String, u32>::new());
         for (index, name) in header.names.iter().enumerate().take(most) {
             let name = match name.as_str() {
-                // As pandas calls them, and those that repeat.
                 "" => format!("Unnamed: {index}"),
                 name if export::dvclive_metric(self.file, name).is_some() => {
                     export::dvclive_metric(self.file, name).unwrap_or(name).to_owned()
@@ -246,28 +279,36 @@ impl<'r> Table<'r> {
                 unique = format!("{name}.{times}");
             }
             taken.insert(unique.clone(), 0);
-            let column = into.column(&unique);
-            let is_step = Known(Some(self.request)).is_step(&unique);
-            self.columns.push(Planned { id: column.id, want: column.want, is_step, looks: 0 });
-            self.names.push(unique);
+            names.push(unique);
         }
-        let names_run = |name: &String| RUN_NAMES.iter().any(|run| name.eq_ignore_ascii_case(run));
-        let has_steps = self.columns.iter().any(|column| column.is_step);
-        self.run_column =
-            self.names.iter().position(names_run).filter(|column| has_steps && !self.columns[*column].is_step);
+        names
     }
 
-    /// Looks at which run a row is of.
-    fn note_run(&mut self, record: &[u8]) {
-        let Some(column) = self.run_column.filter(|_| !self.several_runs) else { return };
-        let Some(cell) = cells(record, self.delimiter, Quotes::Rfc4180).nth(column) else { return };
-        let name = cell.content(record, &mut self.scratch).trim_ascii();
-        let name = &name[..name.len().min(RUN_NAME)];
-        match &self.run {
-            _ if name.is_empty() => {}
-            None => self.run = Some(name.to_vec()),
-            Some(run) => self.several_runs = run != name,
+    /// What the rows under this header hold. The first header of a file decides whether they are rows of the recording.
+    #[cfg(feature = "tables")]
+    fn begin_shape(&mut self, written: &[u8], into: &mut Builder<'_>) {
+        self.shape = Shape::of(&self.names, written, self.request);
+        if self.columns.is_empty() && self.shape != Shape::Wide {
+            self.melt = Some(Box::new(Melt::new(self.request, self.runs.limits)));
         }
+        let rank = |name: &String| match &self.request.step {
+            Some(step) if step == name => Some(0),
+            _ => roles::step_rank(name).map(|rank| rank + 1),
+        };
+        let steps = self.names.iter().filter_map(|name| Some((rank(name)?, name)));
+        let step = steps.min().map(|(_, name)| name);
+        if self.melt.is_some() && self.shape == Shape::Wide {
+            self.fault(FaultKind::Unparsable, "a header of another kind of table, whose rows are not read", into);
+        }
+        match &mut self.melt {
+            Some(melt) => melt.begin_table(&self.shape, &self.names, step, into),
+            None => self.shape = Shape::Wide,
+        }
+    }
+
+    #[cfg(not(feature = "tables"))]
+    fn begin_shape(&mut self, _written: &[u8], _into: &mut Builder<'_>) {
+        self.shape = Shape::Wide;
     }
 
     /// A line that stands where a row could and is a header: the same one again (a logger that was started anew), or
@@ -332,21 +373,73 @@ impl<'r> Table<'r> {
             return step;
         }
         let (mut record, mut literal) = (rest, usize::MAX);
-        let scanned = loop {
-            match self.scan(record, literal, into) {
-                Ok(scanned) => break scanned,
-                Err(Stop::Open) => return Step::More,
-                Err(stop @ (Stop::OpenQuote(at) | Stop::StrayQuote(at))) => {
-                    let is_over = matches!(stop, Stop::StrayQuote(_))
-                        || rest.len() >= into.limits().record
-                        || (at_end && self.stays_open(rest, at));
-                    let end = memchr2(b'\n', b'\r', &rest[at..]).filter(|_| is_over && literal == usize::MAX);
-                    let Some(end) = end else { return Step::More };
-                    self.fault(FaultKind::Unparsable, "a quote that is never closed", into);
+        loop {
+            let run = self.route(record, literal, into);
+            let mut further = self.runs.enter(run, &mut self.columns, &self.names, self.request);
+            let tried = match &mut further {
+                Some(builder) => self.record(rest, record, literal, at_end, builder),
+                None => self.record(rest, record, literal, at_end, into),
+            };
+            self.runs.leave(run, further);
+            match tried {
+                Ok(step) => return step,
+                Err((at, end)) => {
                     // What stands before it counts; from here to the end of this line quotes are text.
-                    record = &rest[..=at + end];
+                    record = &rest[..=end];
                     literal = at;
                 }
+            }
+        }
+    }
+
+    /// The cell of a column in the record that begins in `bytes`, if it is whole.
+    fn cell_of(&self, bytes: &[u8], literal: usize, column: usize) -> Option<Cell> {
+        let mut at = 0;
+        for index in 0.. {
+            let quotes = if at < literal { Quotes::Rfc4180 } else { Quotes::Literal };
+            let found = cell(bytes, at, self.delimiter, quotes);
+            match found.ended {
+                Ended::Open | Ended::OpenQuote => return None,
+                _ if index == column => return Some(found),
+                Ended::Line => return None,
+                Ended::Delimiter => at = found.next,
+            }
+        }
+        None
+    }
+
+    /// The run of a record of a wide table; one that names none is of the run before it.
+    fn route(&mut self, record: &[u8], literal: usize, into: &mut Builder<'_>) -> usize {
+        let Some(column) = self.runs.column.filter(|_| self.shape == Shape::Wide) else { return FIRST };
+        match self.cell_of(record, literal, column) {
+            Some(cell) => {
+                let name = cell.content(record, &mut self.scratch).trim_ascii();
+                self.runs.find(name, self.names.len(), self.line, into)
+            }
+            None => self.runs.newest,
+        }
+    }
+
+    /// One record of one run. The error: where a quote stands that is a stray one, and where its line ends.
+    fn record(
+        &mut self,
+        rest: &[u8],
+        record: &[u8],
+        literal: usize,
+        at_end: bool,
+        into: &mut Builder<'_>,
+    ) -> Result<Step, (usize, usize)> {
+        let scanned = match self.scan(record, literal, into) {
+            Ok(scanned) => scanned,
+            Err(Stop::Open) => return Ok(Step::More),
+            Err(stop @ (Stop::OpenQuote(at) | Stop::StrayQuote(at))) => {
+                let is_over = matches!(stop, Stop::StrayQuote(_))
+                    || rest.len() >= into.limits().record
+                    || (at_end && self.stays_open(rest, at));
+                let end = memchr2(b'\n', b'\r', &rest[at..]).filter(|_| is_over && literal == usize::MAX);
+                let Some(end) = end else { return Ok(Step::More) };
+                self.fault(FaultKind::Unparsable, "a quote that is never closed", into);
+                return Err((at, at + end));
             }
         };
         let bytes = &rest[..scanned.end];
@@ -356,16 +449,48 @@ impl<'r> Table<'r> {
                 self.heads[self.heads_next] = brief(&bytes[..scanned.head]);
                 self.heads_next = (self.heads_next + 1) % RECENT;
             }
-            self.note_run(bytes);
-            into.end_row(Some(fingerprint(bytes)));
-            if into.wants_changed() {
-                self.columns.iter_mut().for_each(|column| column.want = into.want(column.id));
-            }
+            self.end_record(record, literal, bytes, into);
+        }
+        #[cfg(feature = "tables")]
+        if let Some(melt) = &mut self.melt {
+            melt.take_faults(into);
         }
         if scanned.spans_lines {
             self.line += count_lines(bytes);
         }
-        Step::Used(self.end_line(rest, scanned.end))
+        Ok(Step::Used(self.end_line(rest, scanned.end)))
+    }
+
+    /// Ends a record of which all cells are with the builder.
+    fn end_record(&mut self, record: &[u8], literal: usize, bytes: &[u8], into: &mut Builder<'_>) {
+        #[cfg(feature = "tables")]
+        if self.melt.is_some() {
+            let long = match self.shape {
+                Shape::Long(long) => Some(long),
+                _ => None,
+            };
+            let cell = |column: Option<usize>| self.cell_of(record, literal, column?);
+            let cells = long.map(|long| (cell(self.runs.column), cell(Some(long.name)), cell(long.is_nan)));
+            let (run, name, is_nan) = cells.unwrap_or_default();
+            let (mut of_run, mut of_name, mut of_nan) = (Vec::new(), Vec::new(), Vec::new());
+            let texts = Texts {
+                run: run.map(|cell| cell.content(record, &mut of_run).trim_ascii()),
+                name: name.map_or(&[], |cell| cell.content(record, &mut of_name).trim_ascii()),
+                is_nan: is_nan.map(|cell| cell.content(record, &mut of_nan).trim_ascii()),
+            };
+            if let Some(melt) = &mut self.melt {
+                melt.take(texts, self.line, true, into);
+            }
+            return;
+        }
+        let _ = (record, literal);
+        if !self.runs.accept() {
+            return;
+        }
+        into.end_row(Some(fingerprint(bytes)));
+        if into.wants_changed() {
+            self.columns.iter_mut().for_each(|column| column.want = into.want(column.id));
+        }
     }
 
     /// Says what is odd about a record, and whether it is a row.
@@ -589,6 +714,27 @@ impl<'r> Table<'r> {
             }
             return;
         }
+        let run = self.route(rest, usize::MAX, into);
+        let mut further = self.runs.enter(run, &mut self.columns, &self.names, self.request);
+        match &mut further {
+            Some(builder) => self.cut_record(rest, builder),
+            None => self.cut_record(rest, into),
+        }
+        self.runs.leave(run, further);
+    }
+
+    /// Whether the run of a record is told by its first `closed` cells, or by an open one that names the run before it.
+    fn is_run_told(&mut self, rest: &[u8], found: &[Cell], closed: usize) -> bool {
+        let Some(column) = self.runs.column.filter(|column| *column >= closed) else { return true };
+        let name = found.get(column).map(|cell| cell.content(rest, &mut self.scratch).trim_ascii());
+        #[cfg(feature = "tables")]
+        if let Some(melt) = &self.melt {
+            return melt.is_same_run(name);
+        }
+        self.runs.is_newest(name)
+    }
+
+    fn cut_record(&mut self, rest: &[u8], into: &mut Builder<'_>) {
         let count = self.columns.len();
         let mut found: Vec<Cell> = Vec::new();
         let mut all = 0;
@@ -633,8 +779,17 @@ impl<'r> Table<'r> {
             }
         }
         // A step that is still to come would place all that came before it.
-        let awaits_step = self.columns[closed..].iter().any(|column| column.is_step && column.want != Want::Note);
+        let awaits_step = self.columns[closed..].iter().any(|column| column.is_step && column.want != Want::Note)
+            || !self.is_run_told(rest, &found, closed);
         let is_whole = all >= count && scanned.has_number && !awaits_step;
+        #[cfg(feature = "tables")]
+        if self.melt.is_some() {
+            self.cut_melted(rest, &found[..closed], is_whole, awaits_step, &scanned, into);
+            return;
+        }
+        if is_whole && !self.runs.accept() {
+            return;
+        }
         if is_whole {
             let head = if count > 1 { found[count - 2].next } else { 0 };
             let hash = brief(&rest[..head]);
@@ -653,11 +808,49 @@ impl<'r> Table<'r> {
             (_, false) => into.end_cut_row(),
         };
         if is_lost {
-            let detail = "the record that the end cuts holds a NaN or Inf, but its step was not read";
-            self.fault(FaultKind::Unparsable, detail, into);
+            self.fault(FaultKind::Unparsable, LOST, into);
+        }
+    }
+
+    /// The same for values that go to their runs one by one.
+    #[cfg(feature = "tables")]
+    fn cut_melted(
+        &mut self,
+        rest: &[u8],
+        closed: &[Cell],
+        is_whole: bool,
+        awaits_step: bool,
+        scanned: &Scanned,
+        into: &mut Builder<'_>,
+    ) {
+        let content = |column: Option<usize>| {
+            let mut scratch = Vec::new();
+            Some(closed.get(column?)?.content(rest, &mut scratch).trim_ascii().to_vec())
+        };
+        let (run, name, is_nan, is_told) = match &self.shape {
+            Shape::Long(long) => {
+                let told = long.is_told(closed.len());
+                (content(self.runs.column), content(Some(long.name)), content(long.is_nan), told)
+            }
+            _ => (None, None, None, !closed.is_empty()),
+        };
+        let is_told = is_told && !awaits_step;
+        let texts = Texts { run: run.as_deref(), name: name.as_deref().unwrap_or_default(), is_nan: is_nan.as_deref() };
+        let line = self.line;
+        let Some(melt) = &mut self.melt else { return };
+        let took = is_told && melt.take(texts, line, is_whole, into);
+        if is_whole && is_told {
+            into.unterminated = true;
+            return;
+        }
+        self.fault(FaultKind::Truncated, "the file ends inside a record", into);
+        if scanned.has_bad && !took {
+            self.fault(FaultKind::Unparsable, LOST, into);
         }
     }
 }
+
+const LOST: &str = "the record that the end cuts holds a NaN or Inf, but its step or run was not read";
 
 /// Equal for equal bytes, and seldom for others: its length and both ends. It is asked for once a file, and made once a
 /// record.

@@ -40,14 +40,22 @@ pub struct Batch {
     pub ambiguous: Vec<(usize, BooleanBuffer)>,
     /// Index of the metric's name of each row, in a long table.
     pub names: Vec<u32>,
+    /// Where each row stands, if not one after the other from the first.
+    pub places: Option<Vec<u64>>,
 }
 
 impl Batch {
     /// Decodes a batch whose columns are those of the layout. `name` gives a metric's name its index.
     pub fn decode(plan: &Arc<Plan>, rows: &RecordBatch, first_row: u64, name: &mut dyn FnMut(&str) -> u32) -> Self {
         let layout = &plan.layout;
-        let mut batch =
-            Self { plan: plan.clone(), first_row, columns: Vec::new(), ambiguous: Vec::new(), names: Vec::new() };
+        let mut batch = Self {
+            plan: plan.clone(),
+            first_row,
+            columns: Vec::new(),
+            ambiguous: Vec::new(),
+            names: Vec::new(),
+            places: None,
+        };
         for (wanted, array) in layout.columns.iter().zip(rows.columns()) {
             let column = match wanted.usage {
                 Usage::Run => Column::Missing,
@@ -97,9 +105,13 @@ pub struct Piece {
 }
 
 impl Piece {
-    /// Row of the part at a place of the piece.
+    /// Row (or line) of the part at a place of the piece.
     pub fn place(&self, at: usize) -> u64 {
-        self.batch.first_row + self.rows.row(at) as u64
+        let row = self.rows.row(at);
+        match &self.batch.places {
+            Some(places) => places[row],
+            None => self.batch.first_row + row as u64,
+        }
     }
 
     /// Smallest and largest step of its rows by the table's best step column, if they have one.

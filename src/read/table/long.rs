@@ -55,6 +55,9 @@ pub struct Run {
     others: Others,
     /// Rows taken.
     taken: i64,
+    /// The newest metric, and how often it was another one than before.
+    newest: Option<u32>,
+    stretches: usize,
     /// Wall time of the newest row that has one, milliseconds since 1970.
     ended: Option<i64>,
     /// The part of the rows from each one on.
@@ -101,6 +104,8 @@ impl Run {
                 });
                 self.series.len() - 1
             });
+            self.stretches += usize::from(self.newest != Some(metric));
+            self.newest = Some(metric);
             let points = &mut self.series[index];
             // Without a step column values are numbered; a missing step is that of the point before it.
             let step = match steps {
@@ -120,8 +125,15 @@ impl Run {
         }
     }
 
+    /// Rows to a stretch from which a broken one (a name with a flipped bit, rows appended later) changes nothing.
+    const LONG: usize = 4;
+
     /// Each metric's rows are a stretch of their own.
     fn is_by_metric(&self) -> bool {
+        let points: usize = self.series.iter().map(|points| points.steps.len()).sum();
+        if self.series.len() > 1 && self.stretches <= 2 * self.series.len() && points >= Self::LONG * self.stretches {
+            return true;
+        }
         let ends = |points: &Points| Some((points.order.get(0), points.order.last()?));
         let mut ranges: Vec<(i64, i64)> = self.series.iter().filter_map(ends).collect();
         ranges.sort_unstable();
