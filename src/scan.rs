@@ -156,13 +156,15 @@ pub struct Scan {
 pub fn scan(paths: &[PathBuf], options: &Options, tick: &mut dyn FnMut(Advance) -> bool) -> Scan {
     let mut discoveries: Vec<Discovery> = Vec::new();
     let mut going = true;
-    for target in discover::targets(paths, &options.filter) {
+    let mut filter = options.filter.clone();
+    filter.names_columns = options.request.names_columns();
+    for target in discover::targets(paths, &filter) {
         let mut proceed = || {
             going = going && tick(Advance::default());
             going
         };
         if proceed() {
-            discoveries.push(discover::discover(&target, &options.filter, &options.limits, &mut proceed));
+            discoveries.push(discover::discover(&target, &filter, &options.limits, &mut proceed));
         }
     }
     if !going {

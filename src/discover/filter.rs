@@ -9,6 +9,8 @@ pub struct Filter {
     exclude: Option<GlobSet>,
     /// What is taken depends on the root that paths are relative to.
     is_anchored: bool,
+    /// The user says what columns are called: a named file that may be a table is read as one.
+    pub names_columns: bool,
 }
 
 impl Filter {
@@ -16,7 +18,7 @@ impl Filter {
     /// pattern.
     pub fn new(include: &[String], exclude: &[String]) -> Result<Self, String> {
         let is_anchored = include.iter().any(|pattern| anchor(pattern).contains('/'));
-        Ok(Self { include: glob_set(include)?, exclude: glob_set(exclude)?, is_anchored })
+        Ok(Self { include: glob_set(include)?, exclude: glob_set(exclude)?, is_anchored, names_columns: false })
     }
 
     /// Whether something below a root may be hidden there and yet be seen where it is a root of its own.

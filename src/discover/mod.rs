@@ -160,7 +160,7 @@ pub fn discover(target: &Target, filter: &Filter, limits: &Limits, proceed: &mut
     #[cfg(feature = "archives")]
     walk.expand(&outcomes, filter, limits, proceed);
     walk.entries.sort_unstable();
-    let found = identify(&mut walk, &outcomes, limits, proceed);
+    let found = identify(&mut walk, &outcomes, filter, limits, proceed);
     #[cfg(feature = "archives")]
     walk.settle(&outcomes, &found.sources);
     let Walk { root, mut entries, mut hidden, refused, damage, .. } = walk;
@@ -339,7 +339,13 @@ fn trainings_by_name(hidden: &[Entry], claimed: &HashSet<String>) -> Vec<(String
     sources.map(|source| (source.directory, source.format)).collect()
 }
 
-fn identify(walk: &mut Walk, named: &HashSet<String>, limits: &Limits, proceed: &mut dyn FnMut() -> bool) -> Found {
+fn identify(
+    walk: &mut Walk,
+    named: &HashSet<String>,
+    filter: &Filter,
+    limits: &Limits,
+    proceed: &mut dyn FnMut() -> bool,
+) -> Found {
     let mut own: Vec<Vec<usize>> = READERS.iter().map(|_| Vec::new()).collect();
     let mut ties: HashMap<String, String> = HashMap::new();
     let mut skipped = 0;
@@ -447,7 +453,8 @@ fn identify(walk: &mut Walk, named: &HashSet<String>, limits: &Limits, proceed: 
             by_name.clone()
         };
         let best = verdicts.iter().copied().max().unwrap_or(Confidence::No);
-        if best <= Confidence::Maybe {
+        let is_believed = best == Confidence::Maybe && named_file && filter.names_columns;
+        if best <= Confidence::Maybe && !is_believed {
             if named_file {
                 refuse(promised(), "not-a-recording", "no reader recognises it".to_owned());
             } else {

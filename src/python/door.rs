@@ -438,10 +438,12 @@ struct Refusal {
 
 fn read_all(path: &Path, request: &Request) -> Result<Vec<RecordingData>, Refusal> {
     let limits = Limits::default();
-    let Some(target) = discover::targets(&[path.to_owned()], &Filter::default()).into_iter().next() else {
+    let mut filter = Filter::default();
+    filter.names_columns = request.names_columns();
+    let Some(target) = discover::targets(&[path.to_owned()], &filter).into_iter().next() else {
         return Ok(Vec::new());
     };
-    let discovery = discover::discover(&target, &Filter::default(), &limits, &mut || true);
+    let discovery = discover::discover(&target, &filter, &limits, &mut || true);
     if discovery.sources.is_empty() {
         return Err(match discovery.refused.into_iter().next() {
             Some(refused) => Refusal { code: refused.code, detail: refused.detail },

@@ -45,6 +45,15 @@ pub struct Request {
     pub everything: bool,
 }
 
+impl Request {
+    /// Whether the user says what columns are called.
+    pub fn names_columns(&self) -> bool {
+        let table = &self.table;
+        let named = [&self.step, &table.run, &table.name, &table.value].iter().any(|name| name.is_some());
+        named || !self.metrics.is_empty()
+    }
+}
+
 /// What a reader shall do with the cells of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Want {

@@ -72,7 +72,8 @@ impl Reader for Csv {
         }
         match glance(&head, is_table) {
             Some(glance) if glance.is_recording(is_table, is_usual) => Confidence::Likely,
-            Some(_) if is_table => Confidence::Maybe,
+            // Its columns may be called as only the user knows.
+            _ if is_table => Confidence::Maybe,
             _ => Confidence::No,
         }
     }
