@@ -246,6 +246,16 @@ class _Bits(np.ndarray[Any, Any]):
         return bits.view(np.uint16).view(cls)
 
 
+def as_array(name: str, value: Any) -> NDArray[Any]:
+    """`value` as numpy, without a copy where that can be; bfloat16 of torch as bits (`is_bits`)."""
+    return _array(name, value)
+
+
+def is_bits(array: NDArray[Any]) -> bool:
+    """Whether the array holds the bit patterns of bfloat16 values."""
+    return isinstance(array, _Bits)
+
+
 def count_nonfinite(array: Any) -> NonFinite:
     """Count NaN and Inf of an array of any shape and strides, and find the first in C order.
 

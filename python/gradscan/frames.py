@@ -96,6 +96,14 @@ def scan_frame(
     return assemble.finish(tables, {**rules, "metrics": pairs, **columns, "nan": nan}, time.perf_counter() - start)
 
 
+def native(frame: Any) -> Any:
+    """The frame or column that a narwhals one stands for; its own Arrow export would lose the NaN of pandas."""
+    narwhals = sys.modules.get("narwhals")
+    if narwhals is not None and isinstance(frame, (narwhals.DataFrame, narwhals.LazyFrame, narwhals.Series)):
+        return frame.to_native()
+    return frame
+
+
 class _Table(NamedTuple):
     """A table as batches of one schema, and its columns in which NaN may mean that nothing was recorded."""
 
@@ -104,14 +112,12 @@ class _Table(NamedTuple):
 
 
 def _opened(frame: Any, columns: assemble.Columns, pairs: _Pairs, nan: str | None) -> _Table:
-    narwhals = sys.modules.get("narwhals")
-    if narwhals is not None and isinstance(frame, (narwhals.DataFrame, narwhals.LazyFrame)):
-        frame = frame.to_native()
+    frame = native(frame)
     if isinstance(frame, pl.LazyFrame):
         schema = frame.collect_schema()
         needed = _needed(schema, columns, pairs)
         picked = frame.select(_typed(needed))
-        return _Table(_collected(picked, pl.Schema({column: schema[column] for column in needed})), [])
+        return _Table(collected(picked, pl.Schema({column: schema[column] for column in needed})), [])
     if isinstance(frame, pl.DataFrame):
         _refuse_empty(frame.height, frame.columns)
         # What a scan needs, and no more: a column of Python objects has no Arrow type to be exported in.
@@ -119,7 +125,7 @@ def _opened(frame: Any, columns: assemble.Columns, pairs: _Pairs, nan: str | Non
     pandas = sys.modules.get("pandas")
     if pandas is not None and isinstance(frame, pandas.DataFrame):
         return _PandasFrame(frame, pandas, nan).table(columns, pairs)
-    if _is_no_table(frame):
+    if is_no_table(frame):
         raise TypeError(_no_table(frame))
     if hasattr(frame, "__arrow_c_stream__"):
         rows, names = getattr(frame, "num_rows", None), getattr(frame, "column_names", None)
@@ -156,7 +162,7 @@ def _listed(names: Sequence[str]) -> str:
     return f"the columns {some}"
 
 
-def _is_no_table(frame: Any) -> bool:
+def is_no_table(frame: Any) -> bool:
     """Whether it is a single column; those speak Arrow as well."""
     if isinstance(frame, pl.Series):
         return True
@@ -172,14 +178,20 @@ def _no_table(frame: Any) -> str:
     got = kind.__qualname__ if home == "builtins" else f"{home}.{kind.__qualname__}"
     if isinstance(frame, (str, os.PathLike)):
         hint = "; files and directories are for gradscan.scan"
-    elif _is_no_table(frame) or isinstance(frame, (np.ndarray, Mapping, list, tuple)):
+    elif is_no_table(frame) or isinstance(frame, (np.ndarray, Mapping, list, tuple)):
         hint = "; the arrays of one run are for gradscan.scan_series"
     else:
         hint = ""
     return f"frame: got {got}, want a polars or pandas DataFrame, a LazyFrame, or a table with __arrow_c_stream__{hint}"
 
 
-def _collected(frame: pl.LazyFrame, schema: pl.Schema) -> Iterator[pl.DataFrame]:
+def last_line(message: str) -> str:
+    """The end of a message that holds a traceback; another message whole."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    return lines[-1] if len(lines) > 1 and "Traceback" in message else message
+
+
+def collected(frame: pl.LazyFrame, schema: pl.Schema) -> Iterator[pl.DataFrame]:
     """The batches of a query in order; one without rows if there are none.
 
     `collect_batches` is marked unstable: polars may change or drop it, and it is called nowhere else.
@@ -242,19 +254,19 @@ class _PandasFrame:
         """The columns by name, and how many there are of that name; then the named levels of the index."""
         found: dict[str, tuple[_Column, int]] = {}
         for at, label in enumerate(self.frame.columns):
-            name = _label(label)
+            name = column_name(label)
             column, times = found.get(name) or (self.column(name, self.frame.iloc[:, at]), 0)
             found[name] = column, times + 1
         index = self.frame.index
         for level, label in enumerate(index.names):
-            if label is None or _label(label) in found:
+            if label is None or column_name(label) in found:
                 continue
             if isinstance(index, self.pandas.MultiIndex):
                 codes, known = index.codes[level], index.levels[level]
                 values = self.pandas.Categorical.from_codes(codes, known)
             else:
                 values = index.array
-            found[_label(label)] = self.column(_label(label), self.pandas.Series(values)), 1
+            found[column_name(label)] = self.column(column_name(label), self.pandas.Series(values)), 1
         return found
 
     def column(self, name: str, values: Any) -> _Column:
@@ -316,7 +328,7 @@ class _PandasFrame:
         return _no_column(name, values, kind)
 
 
-def _label(label: Any) -> str:
+def column_name(label: Any) -> str:
     """The name of a column; the levels of one with several are joined as the parts of a metric's name are."""
     if isinstance(label, tuple):
         return "/".join(str(part) for part in label if part != "")

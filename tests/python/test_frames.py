@@ -8,8 +8,10 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date
+from decimal import Decimal
 from itertools import pairwise
 from typing import Any
+from uuid import uuid4
 
 import duckdb
 import narwhals as nw
@@ -20,6 +22,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ml_dtypes import bfloat16
 from polars.testing import assert_frame_equal
 
 import gradscan as gs
@@ -650,6 +653,89 @@ def run_python(code: str) -> str:
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
+
+
+# --- Audits of frames ------------------------------------------------------------------------------------------------
+
+Counts = tuple[int, int, int, int | None, int]
+
+
+def audited(frame: Any) -> dict[str, Counts]:
+    """By column: values, NaN, Inf, first bad row, bad rows."""
+    rows = gs.audit(frame).select("name", "values", "nan", "inf", "first_row", "bad_rows").iter_rows()
+    return {name: tuple(counts) for name, *counts in rows}  # type: ignore[misc]
+
+
+def test_audits_of_narwhals_keep_nan() -> None:
+    frame = pd.DataFrame({"a": [1.0, NAN, 2.0]})
+    assert audited(nw.from_native(frame)) == audited(frame) == {"a": (3, 1, 0, 1, 1)}
+    eager = pl.DataFrame({"a": [1.0, NAN, 2.0, None]})
+    assert audited(nw.from_native(eager)) == audited(nw.from_native(eager.lazy())) == {"a": (3, 1, 0, 1, 1)}
+
+
+def test_audits_of_lazy_frames_go_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    lists = [[1.0, 2.0], None, [NAN], [INF, NAN], [1.0], [], [3.0]]
+    frame = pl.DataFrame({"t": ["x"] * 7, "v": [1.0, None, 2.0, NAN, 3.0, -INF, NAN], "l": lists})
+    monkeypatch.setattr(pl.LazyFrame, "collect_batches", lambda lazy, **_: lazy.collect().iter_slices(2))
+    assert audited(frame.lazy()) == audited(frame) == {"v": (6, 2, 1, 3, 3), "l": (7, 2, 1, 2, 2)}
+    assert_frame_equal(gs.audit(frame.lazy()), gs.audit(frame))
+    assert audited(frame.lazy().filter(pl.col("t") == "y")) == {"v": (0, 0, 0, None, 0), "l": (0, 0, 0, None, 0)}
+    assert audited(frame.lazy().select("t")) == {}
+
+
+CELLS: list[tuple[Sequence[Any], Counts | None]] = [
+    ([1.0, None, NAN], (2, 1, 0, 2, 1)),
+    ([1, NAN, 2], (1, 1, 0, 1, 1)),
+    ([NAN, NAN], (2, 2, 0, 0, 2)),
+    ([[1.0, None, NAN], None, [2]], (2, 1, 0, 0, 1)),
+    ([[[1.0, 2.0], [NAN]], [1.0], 3, (INF,)], (5, 1, 1, 0, 2)),
+    ([Decimal("NaN"), Decimal(1), None, Decimal("-Infinity")], (3, 1, 1, 0, 2)),
+    ([np.ones(2, bfloat16), np.array([NAN, 1], bfloat16), None], (4, 1, 0, 1, 1)),
+    ([np.array([1j, complex(NAN, INF)]), complex(INF, 0.0)], (3, 1, 1, 0, 2)),
+    ([{"a": NAN}, {"b": [1.0]}, None], (2, 1, 0, 0, 1)),
+    (["a", None, NAN], None),
+    ([date(2020, 1, 1), NAN, None], None),
+    ([uuid4(), NAN], None),
+    (["a", 1.0, NAN], (2, 1, 0, 2, 1)),
+]
+
+
+@pytest.mark.parametrize(("cells", "counts"), CELLS)
+def test_audits_of_python_objects(cells: Sequence[Any], counts: Counts | None) -> None:
+    column = pd.Series(cells, dtype=object)
+    assert audited(pd.DataFrame({"c": column})) == ({} if counts is None else {"c": counts})
+    objects = pl.DataFrame({"c": pl.Series(list(cells), dtype=pl.Object)})
+    assert audited(objects) == ({} if counts is None else {"c": counts})
+
+
+def test_audits_of_categories_and_text() -> None:
+    frame = pd.DataFrame(
+        {
+            "text": pd.Series(["a", None, NAN], dtype="str"),
+            "words": pd.Categorical(["a", None, NAN]),
+            "floats": pd.Categorical([1.0, NAN, 2.0]),
+            "whole": pd.Categorical([1, NAN, 2]),
+            "nullable": pd.Categorical(pd.array([1.0, None, 2.0], dtype="Float64")),
+            "bins": pd.cut([1.0, NAN, 2.0], [0.0, 1.5, INF]),
+            "half": np.array([1.0, NAN, 2.0], bfloat16),
+        }
+    )
+    one = (3, 1, 0, 1, 1)
+    assert audited(frame) == {"floats": one, "whole": one, "nullable": one, "half": one}
+
+
+@pytest.mark.parametrize("cell", [object(), np.zeros(2, "V3"), [1.0, object()]])
+def test_audits_name_the_column_that_nobody_can_judge(cell: Any) -> None:
+    with pytest.raises(ValueError, match="column 'odd'"):
+        gs.audit(pd.DataFrame({"fine": [1.0, 2.0], "odd": pd.Series([1.0, cell], dtype=object)}))
+
+
+@pytest.mark.parametrize(
+    "column", [pa.chunked_array([[1.0]]), pa.array([1.0]), nw.from_native(pl.Series([1.0]), series_only=True)]
+)
+def test_audits_of_single_columns_are_refused(column: Any) -> None:
+    with pytest.raises(TypeError, match="got a single column"):
+        gs.audit(column)
 
 
 # --- LazyFrames ------------------------------------------------------------------------------------------------------
