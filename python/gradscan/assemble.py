@@ -39,9 +39,16 @@ def columns(run: Any, step: Any, name: Any, value: Any) -> Columns:
     def checked(argument: str, column: Any) -> str | None:
         return None if column is None else arguments.text(argument, column)
 
-    return Columns(
+    given = Columns(
         run=checked("run", run), step=checked("step", step), name=checked("name", name), value=checked("value", value)
     )
+    seen: dict[str, str] = {}
+    for argument, column in given.items():
+        if isinstance(column, str):
+            if column in seen:
+                raise ValueError(f"{argument}: got column {column!r}, which is {seen[column]} already")
+            seen[column] = argument
+    return given
 
 
 def finish(tables: _core.ScanTables, knobs: dict[str, Any], seconds: float) -> Scan:

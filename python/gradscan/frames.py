@@ -6,11 +6,15 @@ their Arrow export turns NaN into null: a run that died of NaN would read as one
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
+from fnmatch import fnmatchcase
 from typing import Any, Literal, NamedTuple
+from uuid import UUID
 
 import numpy as np
 import polars as pl
@@ -61,7 +65,8 @@ def scan_frame(
       from tools that have no null; `nan="damage"` says that NaN is NaN.
     - pandas: float columns of numpy write both as NaN, so NaN in them is ambiguous. Without `nan` a run that has such
       cells in a signal is `suspect` (rule `ambiguous-nan`), never `clean`. Nullable (`Float64`) and Arrow-backed
-      columns tell both apart. Named levels of the index are columns too, unless a column has that name. What became an
+      columns tell both apart; in categories of numbers a row without one is NaN, ambiguous as well. NaN as text and as
+      `Decimal` is certain. Named levels of the index are columns too, unless a column has that name. What became an
       Arrow table or a DuckDB relation of a pandas frame before it came here has lost its NaN and cannot be told apart
       from one with gaps.
 
@@ -82,15 +87,21 @@ def scan_frame(
     table = _opened(frame, columns, pairs, nan)
     ambiguous = table.ambiguous if nan is None else []
     meaning = "ambiguous" if ambiguous else "missing" if nan == "missing" else "value"
-    tables = _core.scan_frame(
-        table.batches,
-        **columns,
-        nan=meaning,
-        ambiguous=ambiguous,
-        **rules,
-        metrics=pairs,
-        threads=threads,
-    )
+    try:
+        tables = _core.scan_frame(
+            table.batches,
+            **columns,
+            nan=meaning,
+            ambiguous=ambiguous,
+            **rules,
+            metrics=pairs,
+            threads=threads,
+        )
+    except ValueError as error:
+        # A foreign stream says all that it knows, tracebacks of other people's code included.
+        if "Traceback" not in (message := str(error)) or not message.startswith("frame: "):
+            raise
+        raise ValueError(f"frame: the stream failed: {last_line(message)}") from error
     if len(tables.runs) == 0:
         raise ValueError("frame: got no rows, want at least one")
     return assemble.finish(tables, {**rules, "metrics": pairs, **columns, "nan": nan}, time.perf_counter() - start)
@@ -131,10 +142,37 @@ def _opened(frame: Any, columns: assemble.Columns, pairs: _Pairs, nan: str | Non
         rows, names = getattr(frame, "num_rows", None), getattr(frame, "column_names", None)
         if isinstance(rows, int) and isinstance(names, list):
             _refuse_empty(rows, names)
+        known = _schema_of(frame) if pairs else None
+        if known is not None:
+            _refuse_unmatched(known, columns, pairs)
+        pyarrow = sys.modules.get("pyarrow")
+        if pyarrow is not None and isinstance(frame, pyarrow.RecordBatchReader):
+            return _Table(_read(frame, pyarrow), [])
         return _Table([frame], [])
     if hasattr(frame, "__arrow_c_array__"):
         return _opened(pl.DataFrame(frame), columns, pairs, nan)
     raise TypeError(_no_table(frame))
+
+
+def _read(reader: Any, pyarrow: Any) -> Iterator[Any]:
+    """The batches of a reader one by one: an exception of whoever fills it stays what it is, which it does not in a
+    stream of Arrow."""
+    yield pyarrow.Table.from_batches([], reader.schema)
+    yield from reader
+
+
+def _schema_of(frame: Any) -> pl.Schema | None:
+    """Names and types of a stream, where they can be had without a row of it."""
+    if hasattr(schema := getattr(frame, "schema", None), "empty_table"):
+        frame = schema.empty_table()  # type: ignore[union-attr]
+    elif type(frame).__name__ == "DuckDBPyRelation":
+        frame = frame.limit(0)
+    else:
+        return None
+    try:
+        return pl.DataFrame(frame).schema
+    except Exception:  # a column of a type that polars does not have
+        return None
 
 
 def _typed(names: Sequence[str]) -> list[pl.Expr]:
@@ -143,11 +181,47 @@ def _typed(names: Sequence[str]) -> list[pl.Expr]:
     return [(cs.by_name(names) - untyped).as_expr(), untyped.cast(pl.Float64)]
 
 
-def _needed(schema: pl.Schema, columns: assemble.Columns, pairs: _Pairs) -> list[str]:
-    needed = _core.frame_columns(schema, **columns, metrics=pairs) if schema else []
+_REFUSED = pl.List(pl.Null)
+"""Stands for a type that a scan cannot use, nor Arrow carry."""
+
+
+def _needed(
+    schema: pl.Schema, columns: assemble.Columns, pairs: _Pairs, refused: Mapping[str, str] | None = None
+) -> list[str]:
+    """The columns that a scan needs; `refused` are those of a type that has no name in polars, with its name."""
+    odd = {name: str(dtype) for name, dtype in schema.items() if isinstance(dtype, _NOT_CARRIED)} | dict(refused or {})
+    plain = pl.Schema({name: _REFUSED if name in odd else dtype for name, dtype in schema.items()})
+    try:
+        needed = _core.frame_columns(plain, **columns, metrics=pairs) if schema else []
+    except ValueError as error:
+        for name, kind in odd.items():
+            said = str(error)
+            if f"column {json.dumps(name, ensure_ascii=False)} of type" in said:
+                raise ValueError(said.replace("LargeList(Null)", kind)) from None
+        raise
     if not needed:
         raise ValueError(f"frame: got {_listed(list(schema))}, want a column of gradient norms or losses")
+    _refuse_unmatched(plain, columns, pairs)
     return needed
+
+
+_NOT_CARRIED = tuple(
+    kind for kind in (getattr(pl, name, None) for name in ("Object", "Int128", "UInt128")) if kind is not None
+)
+
+
+def _refuse_unmatched(schema: pl.Schema, columns: assemble.Columns, pairs: _Pairs) -> None:
+    """ValueError for a glob of `metrics` that names no column of a wide table; those of a long one are in its rows."""
+    for role, glob in pairs:
+        # Alternatives in braces and escapes mean more than `fnmatch` knows.
+        if any(fnmatchcase(name, glob) for name in schema) or any(mark in glob for mark in "{}\\"):
+            continue
+        try:
+            # Without text there are no names of metrics, so that a table with signals all the same is a wide one.
+            _core.frame_columns(pl.Schema(dict.fromkeys(schema, pl.Float64())), **columns, metrics=pairs)
+        except ValueError:
+            return
+        raise ValueError(f"metrics[{role!r}]: got {glob!r}, which matches none of {_listed(list(schema))}")
 
 
 def _refuse_empty(rows: int, names: Sequence[str]) -> None:
@@ -219,6 +293,8 @@ class _Column(NamedTuple):
     values: Any
     read: _Read
     ambiguous: bool = False
+    refused: str | None = None
+    """The type, where it is none that a scan can use."""
 
     def part(self, start: int, stop: int) -> pl.Series:
         return self.read(self.values.iloc[start:stop])
@@ -238,8 +314,11 @@ class _PandasFrame:
     def table(self, columns: assemble.Columns, pairs: _Pairs) -> _Table:
         found = self.columns()
         _refuse_empty(len(self.frame), list(found))
-        empty = pl.Schema({name: column.part(0, 0).dtype for name, (column, _) in found.items()})
-        needed = _needed(empty, columns, pairs)
+        empty = pl.Schema(
+            {name: _REFUSED if column.refused else column.part(0, 0).dtype for name, (column, _) in found.items()}
+        )
+        refused = {name: column.refused for name, (column, _) in found.items() if column.refused is not None}
+        needed = _needed(empty, columns, pairs, refused)
         for name in needed:
             if (times := found[name][1]) > 1:
                 raise ValueError(f"frame: got {times} columns named {name!r}, want one")
@@ -273,10 +352,14 @@ class _PandasFrame:
         pandas, dtype = self.pandas, values.dtype
         if isinstance(dtype, pandas.CategoricalDtype):
             categories = self.column(name, pandas.Series(values.cat.categories))
-            if isinstance(categories.part(0, 0).dtype, pl.List):
-                return _no_column(name, values, f"categories of {values.cat.categories.dtype}")
+            if categories.refused is not None:
+                return _no_column(name, values, f"categories of {categories.refused}")
             known = categories.part(0, len(categories.values))
-            return _Column(name, values, lambda part: _categories(part.cat.codes.to_numpy(), known))
+            # NaN is no category: a row without one holds it, or nothing. Text says "NaN" where it means that.
+            gaps = known.dtype.is_numeric() and bool((values.cat.codes < 0).any())
+            if gaps:
+                known = known.cast(pl.Float64).extend(pl.Series([np.nan]))
+            return _Column(name, values, lambda part: _categories(part.cat.codes.to_numpy(), known, gaps), gaps)
         if isinstance(dtype, pandas.ArrowDtype) or (
             isinstance(dtype, pandas.StringDtype) and dtype.storage.startswith("pyarrow")
         ):
@@ -302,6 +385,8 @@ class _PandasFrame:
             )
         if isinstance(dtype, np.dtype) and dtype.kind == "O":
             return self.objects(name, values)
+        if getattr(dtype, "name", "") == "bfloat16":
+            return _Column(name, values, lambda part: _numpy(part.to_numpy().astype(np.float32)), ambiguous=True)
         kind = values.iloc[:0].to_numpy().dtype.kind  # sparse columns become dense ones
         if kind in "fiubMm":
             return _Column(name, values, lambda part: _numpy(part.to_numpy()), ambiguous=kind == "f")
@@ -310,7 +395,15 @@ class _PandasFrame:
     def objects(self, name: str, values: Any) -> _Column:
         """A column of Python objects, by what is in it."""
         kind = self.pandas.api.types.infer_dtype(values, skipna=True)
-        missing = self.pandas.isna
+
+        def missing(cells: Any) -> Any:
+            absent = np.array(self.pandas.isna(cells))
+            plain = np.asarray(cells, dtype=object)
+            # A Decimal that is NaN was written by somebody, though pandas takes it for a gap.
+            for at in np.flatnonzero(absent).tolist():
+                absent[at] = not isinstance(plain[at], Decimal)
+            return absent
+
         if kind == "string":
             return _Column(name, values, lambda part: _texts(part.to_numpy(), missing(part.to_numpy())))
         if kind in ("mixed", "mixed-integer"):
@@ -338,12 +431,10 @@ def column_name(label: Any) -> str:
 def _no_column(name: str, values: Any, kind: str) -> _Column:
     """A column of another type: of no harm as long as nobody asks for it."""
 
-    def read(part: Any) -> pl.Series:
-        if len(part) == 0:
-            return pl.Series([], dtype=pl.List(pl.Null))
-        raise TypeError(f"frame: got column {name!r} of {kind}, want numbers or strings")
+    def read(_: Any) -> pl.Series:
+        raise ValueError(f"frame: got column {name!r} of {kind}, want numbers or strings")
 
-    return _Column(name, values, read)
+    return _Column(name, values, read, refused=kind)
 
 
 def _numpy(array: np.ndarray[Any, Any]) -> pl.Series:
@@ -366,8 +457,11 @@ def _masked(array: np.ndarray[Any, Any], missing: np.ndarray[Any, Any]) -> pl.Se
     return pl.select(pl.when(pl.Series(~missing)).then(values)).to_series()
 
 
-def _categories(codes: np.ndarray[Any, Any], known: pl.Series) -> pl.Series:
+def _categories(codes: np.ndarray[Any, Any], known: pl.Series, gaps: bool) -> pl.Series:
+    """The category of each row; for rows without one null, or with `gaps` the last of all."""
     rows = pl.Series(codes.astype(np.int64))
+    if gaps:
+        rows = pl.select(pl.when(rows < 0).then(len(known) - 1).otherwise(rows)).to_series()
     return known.gather(pl.select(pl.when(rows >= 0).then(rows).cast(pl.UInt32)).to_series())
 
 
@@ -388,12 +482,14 @@ def _mixed(name: str, part: Any, missing: np.ndarray[Any, Any], as_nan: str | No
     for cell, absent in zip(part, missing, strict=True):
         if absent:
             texts.append(as_nan if _is_nan(cell) else None)
-        elif isinstance(cell, str):
-            texts.append(cell)
+        elif isinstance(cell, (str, UUID)):
+            texts.append(str(cell))
+        elif isinstance(cell, Decimal):
+            texts.append("NaN" if cell.is_nan() else str(cell))
         elif isinstance(cell, (bool, int, float, np.number)):
             texts.append(str(float(cell) if isinstance(cell, (float, np.floating)) else int(cell)))
         else:
-            raise TypeError(f"frame: got {type(cell).__qualname__} in column {name!r}, want numbers or strings")
+            raise ValueError(f"frame: got {type(cell).__qualname__} in column {name!r}, want numbers or strings")
     return pl.Series(texts, dtype=pl.String)
 
 

@@ -621,6 +621,44 @@ def test_nan_of_a_loss_is_ambiguous_too() -> None:
     assert scan.suspicions.select("rule", "metric", "first_step").rows() == [("ambiguous-nan", "loss", 300)]
 
 
+@pytest.mark.parametrize(
+    "cells",
+    [
+        pd.Categorical([0.5, 0.5, NAN, 0.25] * 20),
+        pd.Categorical([3, 4, NAN, 5] * 20),
+        pd.Categorical(pd.array([0.5, 0.5, None, 0.25] * 20, dtype="Float64")),
+        pd.Series([0.5, Decimal("0.5"), NAN, None] * 20, dtype=object),
+        np.array([0.5, 0.5, NAN, 0.25] * 20, bfloat16),
+    ],
+)
+def test_nan_that_hides_in_a_column_is_ambiguous(cells: Any) -> None:
+    frame = pd.DataFrame({"step": range(80), "grad_norm": cells})
+    assert gs.scan_frame(frame).runs["status"].to_list() == ["suspect"]
+    damage = gs.scan_frame(frame, nan="damage")
+    assert damage.findings["first_step"].to_list() == [2]
+    assert gs.scan_frame(frame, nan="missing").runs["status"].to_list() == ["clean"]
+
+
+def test_nan_of_a_decimal_is_certain() -> None:
+    cells = [Decimal("0.5")] * 40 + [None, Decimal("NaN"), Decimal("NaN")]
+    frame = pd.DataFrame({"step": range(43), "grad_norm": pd.Series(cells, dtype=object)})
+    scan = gs.scan_frame(frame)
+    assert scan.runs["status"].to_list() == ["damaged"]
+    assert scan.findings.select("first_step", "nan").rows() == [(41, 2)]
+    assert gs.scan_frame(frame, nan="missing").runs["status"].to_list() == ["clean"]
+
+
+def test_text_in_categories_has_no_nan() -> None:
+    cells = pd.Categorical(["0.5", "0.25", None, "0.5"] * 20)
+    assert gs.scan_frame(pd.DataFrame({"step": range(80), "grad_norm": cells})).runs["status"].to_list() == ["clean"]
+
+
+def test_run_ids_of_uuid() -> None:
+    ids = [uuid4(), uuid4()]
+    frame = masked(plain()[:80]).assign(run=pd.Series(ids * 40, dtype=object))
+    assert set(gs.scan_frame(frame).runs["run"]) == {str(one) for one in ids}
+
+
 def test_text_nan_is_no_gap() -> None:
     """Beside numbers as objects, "NaN" was written by somebody; what pandas put there was not."""
     frame = numpy_backed(plain().filter(pl.col("run") == "clean")).astype({"grad_norm": object})
@@ -663,7 +701,7 @@ Counts = tuple[int, int, int, int | None, int]
 def audited(frame: Any) -> dict[str, Counts]:
     """By column: values, NaN, Inf, first bad row, bad rows."""
     rows = gs.audit(frame).select("name", "values", "nan", "inf", "first_row", "bad_rows").iter_rows()
-    return {name: tuple(counts) for name, *counts in rows}  # type: ignore[misc]
+    return {name: tuple(counts) for name, *counts in rows}
 
 
 def test_audits_of_narwhals_keep_nan() -> None:
@@ -774,15 +812,50 @@ def test_an_error_of_a_query_passes_through() -> None:
         gs.scan_frame(lazy)
 
 
-def test_an_error_of_a_reader_passes_through() -> None:
+class LostError(Exception):
+    pass
+
+
+def failing() -> pa.RecordBatchReader:
     table = plain().to_arrow()
 
     def batches() -> Any:
         yield from table.to_batches()
-        raise RuntimeError("the connection is lost")
+        raise LostError("the connection is lost")
 
-    with pytest.raises(Exception, match="the connection is lost"):
-        gs.scan_frame(pa.RecordBatchReader.from_batches(table.schema, batches()))
+    return pa.RecordBatchReader.from_batches(table.schema, batches())
+
+
+def test_an_error_of_a_reader_passes_through() -> None:
+    with pytest.raises(LostError, match="the connection is lost"):
+        gs.scan_frame(failing())
+
+
+def test_an_error_of_a_foreign_stream_is_one_line() -> None:
+    foreign = type("Stream", (), {"__arrow_c_stream__": lambda _, schema=None: failing().__arrow_c_stream__(schema)})()
+    with pytest.raises(ValueError, match="the connection is lost") as raised:
+        gs.scan_frame(foreign)
+    assert "\n" not in str(raised.value)
+    assert "Traceback" in str(raised.value.__cause__)
+
+
+@pytest.mark.parametrize(
+    "source", ["polars", "lazy", "pyarrow table", "record batch reader", "duckdb", "pandas, Arrow"]
+)
+def test_a_glob_that_names_no_column_is_refused(source: str) -> None:
+    frame = SOURCES[source](plain())
+    with pytest.raises(
+        ValueError, match=r"^metrics\['grad_norm'\]: got 'nrom\*', which matches none of the columns 'run'"
+    ):
+        gs.scan_frame(frame, metrics={"grad_norm": "nrom*"})
+
+
+@pytest.mark.parametrize("source", ["polars", "pyarrow table", "duckdb", "pandas, Arrow"])
+def test_a_glob_that_names_a_column_or_rows_is_fine(source: str) -> None:
+    for glob in ("grad*", "{grad,x}_norm"):
+        assert gs.scan_frame(SOURCES[source](plain()), metrics={"grad_norm": glob})["dead"].status == "damaged"
+    long = plain().unpivot(index=["run", "step"], variable_name="name", value_name="value").to_arrow()
+    assert gs.scan_frame(long, metrics={"grad_norm": "grad*"})["dead"].status == "damaged"
 
 
 # --- The namespace ---------------------------------------------------------------------------------------------------
@@ -905,6 +978,37 @@ REFUSED: list[tuple[Callable[[], Any], dict[str, Any], type[Exception], str]] = 
     ),
     (with_nulls, {}, ValueError, 'run: got column "run" of 3 nulls, want an id in at least one row'),
     (with_nulls().lazy, {}, ValueError, 'run: got column "run" of 3 nulls, want an id in at least one row'),
+    (
+        lambda: pl.DataFrame({"step": [1], "grad_norm": pl.Series([1], dtype=pl.Int128)}),
+        {},
+        ValueError,
+        'frame: got column "grad_norm" of type Int128, want numbers',
+    ),
+    (
+        lambda: pl.DataFrame({"step": [1], "grad_norm": pl.Series([object()], dtype=pl.Object)}),
+        {},
+        ValueError,
+        'frame: got column "grad_norm" of type Object, want numbers',
+    ),
+    (
+        lambda: pd.DataFrame({"step": [1, 2], "grad_norm": np.ones(2, complex)}),
+        {},
+        ValueError,
+        'frame: got column "grad_norm" of type complex128, want numbers',
+    ),
+    (
+        lambda: pd.DataFrame({"step": [1, 2], "grad_norm": pd.interval_range(0, 2)}),
+        {},
+        ValueError,
+        'frame: got column "grad_norm" of type interval[int64, right], want numbers',
+    ),
+    (
+        lambda: pd.DataFrame({"run": [(1, 2)] * 2, "grad_norm": [0.5, 0.5]}),
+        {},
+        ValueError,
+        "frame: got tuple in column 'run', want numbers or strings",
+    ),
+    (plain, {"run": "run", "step": "run"}, ValueError, "step: got column 'run', which is run already"),
     (plain, {"nan": "drop"}, ValueError, "nan: got 'drop', want 'missing', 'damage' or None"),
     (plain, {"run": 3}, TypeError, "run: got 3, want a string"),
     (plain, {"threads": 0}, ValueError, "threads: got 0, want 1 to 4096, or None for all processors"),
@@ -912,7 +1016,7 @@ REFUSED: list[tuple[Callable[[], Any], dict[str, Any], type[Exception], str]] = 
     (
         lambda: numpy_backed(plain()).assign(loss=[{"lr": 1}] * 240),
         {},
-        TypeError,
+        ValueError,
         "frame: got dict in column 'loss', want numbers or strings",
     ),
     (

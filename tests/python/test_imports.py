@@ -33,7 +33,7 @@ MAY: dict[str, set[str]] = {
         *("_core", "arguments", "assemble", "errors", "namespace", "paths", "progress", "result", "samples", "wording"),
         "__init__",
     },
-    "auditing": {"_core", "api", "arguments", "errors", "paths", "progress", "result"},
+    "auditing": {"_core", "api", "arguments", "errors", "frames", "paths", "progress", "result"},
     "cli": {"_core", "api", "auditing", "demo", "errors", "paths", "report", "result", "wording", "__init__"},
 }
 
