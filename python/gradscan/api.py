@@ -490,11 +490,11 @@ def read(
     wanted: str | None = None
     if not os.path.lexists(text) and "#" in text:
         text, wanted = text.rsplit("#", 1)
-    recordings = read_all(text, metrics=metrics, step=step, run=run, name=name, value=value)
+    recordings = several = read_all(text, metrics=metrics, step=step, run=run, name=name, value=value)
     if wanted is not None:
         recordings = [item for item in recordings if item.run.endswith("#" + wanted)]
         if not recordings:
-            raise ValueError(f"{text}: holds no run {wanted!r}")
+            raise ValueError(f"{text}: holds no run {wanted!r}, want one of {_names(several)}")
     return _one(text, recordings)
 
 
@@ -505,11 +505,18 @@ def _one(path: str, recordings: list[Recording]) -> Recording:
         own = [item for item in recordings if item.run == name]
         if len(own) == 1:
             return own[0]
-        names = ", ".join(item.run for item in recordings[:5]) + (", ..." if len(recordings) > 5 else "")
-        raise ValueError(f"{path}: got {len(recordings):,} recordings ({names}), want the path of one")
+        # Runs of a table have no path of their own.
+        way = "the path of one, or FILE#ID" if any("#" in item.run for item in recordings) else "the path of one"
+        raise ValueError(f"{path}: got {len(recordings):,} recordings ({_names(recordings)}), want {way}")
     if not recordings:
         raise UnreadableRecordingError(f"{path}: no recording was found")
     return recordings[0]
+
+
+def _names(recordings: Sequence[Recording], most: int = 8) -> str:
+    """The runs in a line: names come from files and may hold anything."""
+    shown = [item.run if item.run.isprintable() else repr(item.run) for item in recordings[:most]]
+    return ", ".join(shown) + (f" and {len(recordings) - most:,} more" if len(recordings) > most else "")
 
 
 def _recording(data: _core.RecordingData) -> Recording:
@@ -549,24 +556,35 @@ _SHOWN_ROLES = (
 """Roles in the order in which `around` shows their series."""
 
 
-def around(path: PathLike, step: int | None = None, window: int = 5, metrics: Sequence[str] = ()) -> View:
+def around(
+    path: PathLike,
+    step: int | None = None,
+    window: int = 5,
+    metrics: Sequence[str] = (),
+    *,
+    run: str | None = None,
+    name: str | None = None,
+    value: str | None = None,
+) -> View:
     """The recorded metrics of one run around a step, bad cells marked: what `gradscan show` shows.
 
     `step`: None for the onset of the worst finding, else the end. `window`: rows before and after. `metrics`: names
-    or globs; without any, the series of the findings and of their evidence, then every other with a role.
+    or globs; without any, the series of the findings and of their evidence, then every other with a role. `run`, `name`
+    and `value` name columns of a table as they do in `scan`.
     """
     step = None if step is None else arguments.integer("step", step)
     window = arguments.integer("window", window)
     metrics = arguments.strings("metrics", metrics)
-    recording = read(path)
+    columns = assemble.columns(run, None, name, value)
+    recording = read(path, **columns)
     text = os.fspath(path)
-    found = scan(text if os.path.lexists(text) else text.rsplit("#", 1)[0], progress=False)
-    run = (
+    found = scan(text if os.path.lexists(text) else text.rsplit("#", 1)[0], progress=False, **columns)
+    judged = (
         found[recording.run]
         if recording.run in found
         else next((found[name] for name in found if len(found) == 1), None)
     )
-    findings = [] if run is None else list(run.findings.iter_rows(named=True))
+    findings = [] if judged is None else list(judged.findings.iter_rows(named=True))
     attempt, metric = None, None
     if step is None and findings:
         worst = findings[0]
@@ -582,7 +600,7 @@ def around(path: PathLike, step: int | None = None, window: int = 5, metrics: Se
     frame, middle = recording.window_around(step, window, names, attempt=attempt, metric=metric)
     empty = [name for name in names if name not in pinned and frame[name].null_count() == len(frame)]
     frame = frame.drop(empty)
-    thresholds = _thresholds(found, run.series if run is not None else None, findings)
+    thresholds = _thresholds(found, judged.series if judged is not None else None, findings)
     marks = {
         (row, name): mark
         for name in frame.columns
@@ -592,8 +610,8 @@ def around(path: PathLike, step: int | None = None, window: int = 5, metrics: Se
     }
     at = step if step is not None else (frame["step"][-1] if len(frame) else None)
     said = tuple(row["explanation"] for row in findings[:2])
-    if not findings and run is not None and run.explanation:
-        said = (run.explanation,)
+    if not findings and judged is not None and judged.explanation:
+        said = (judged.explanation,)
     captured, problem = None, None
     if recording.format == "rlprobe" and at is not None:
         shown = [*frame["step"].to_list(), at]
@@ -601,7 +619,7 @@ def around(path: PathLike, step: int | None = None, window: int = 5, metrics: Se
     return View(
         run=recording.run,
         format=recording.format,
-        status=run.status if run is not None else "not_assessable",
+        status=judged.status if judged is not None else "not_assessable",
         step=at,
         frame=frame,
         row=middle,

@@ -369,7 +369,9 @@ def scan_command(
         bool,
         typer.Option(
             "--verify-checkpoints",
-            help="Read the safetensors files of each restore point; one with NaN or Inf gives way to an older one.",
+            help="Read the safetensors files of each restore point, all shards of an index. One with NaN or Inf, or "
+            "that cannot be read, gives way to an older one; where none is left the status is none. Pickles are never "
+            "loaded, links not followed: such a checkpoint stays unverified.",
         ),
     ] = False,
     limit: Annotated[int, typer.Option(metavar="N", min=1, help="Most runs of each status in the table.")] = 50,
@@ -468,7 +470,9 @@ def _warn(result: Scan) -> None:
     from gradscan.report.terminal import size
 
     holes = _holes(result) if len(result) == 0 else []
-    if holes:
+    if result.interrupted and len(result) == 0:
+        _say("gradscan: interrupted before a recording was read")
+    elif holes:
         for source, detail in holes[:5]:
             _say("gradscan: " + escape(f"{source}: could not be read" + (f" ({detail})" if detail else "")))
         if len(holes) > 5:
@@ -529,6 +533,17 @@ def show_command(
         list[str] | None,
         typer.Option(metavar="NAME", help="Show this series (a name or glob). Repeatable.", show_default=False),
     ] = None,
+    run_column: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Tables of many runs: name of the column of run ids.", show_default=False),
+    ] = None,
+    name_column: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Long tables: name of the column of metric names.", show_default=False),
+    ] = None,
+    value_column: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Long tables: name of the column of values.", show_default=False)
+    ] = None,
     format: Annotated[ShowFormat, typer.Option("--format", "-f")] = ShowFormat.table,
 ) -> None:
     """Show the recorded metrics of one run around a step, bad cells marked; rlprobe runs also their samples."""
@@ -536,7 +551,7 @@ def show_command(
         from gradscan import api
         from gradscan.report import json, terminal
 
-        view = api.around(run, step, window, metric or [])
+        view = api.around(run, step, window, metric or [], run=run_column, name=name_column, value=value_column)
     _print(json.view(view) if format is ShowFormat.json else terminal.view(view, width=_width(), color=_color()))
 
 
@@ -555,7 +570,11 @@ def audit_command(
         list[str],
         typer.Argument(
             metavar="PATH...",
-            help="Files, directories or globs: safetensors, npy, npz, Parquet, Arrow.",
+            help="Files, directories or globs: .safetensors, .npy, .npz, Parquet, Arrow and Feather; also .gz and .zst "
+            "of what is read in order, and members of .tar, .tar.gz, .tar.zst and .zip. A .safetensors.index.json "
+            "stands for all shards that it names; one that is missing is a fault. Pickles (.pt, .bin, .ckpt) are never "
+            "loaded: one that you name is a fault. Links in a directory are not followed. CSV is not audited: scan "
+            "reads it.",
             show_default=False,
         ),
     ],
@@ -621,7 +640,9 @@ def audit_command(
             complete = False
             _say(f"gradscan: {escape(_message(error))}")
     if not quiet:
-        if result.files == 0:
+        if result.files == 0 and result.interrupted:
+            _say("gradscan: interrupted before a file was read")
+        elif result.files == 0:
             _say("gradscan: nothing to audit: no file of data or weights was found")
         elif format is not AuditFormat.table and len(result.faults):
             _say(f"gradscan: {wording.plural(result.faults['source'].n_unique(), 'file')} could not be read to the end")

@@ -155,6 +155,27 @@ def test_an_output_file_that_fails_afterwards_costs_no_result(run: Any, monkeypa
     assert ".tmp" not in result.stderr
 
 
+def test_a_scan_that_was_stopped_early_does_not_say_that_there_is_nothing(run: Any) -> None:
+    result = run(["scan", "archive"], frames.scan([], interrupted=True))
+    assert "interrupted" in result.stderr
+    assert "nothing to scan" not in result.stderr
+
+
+@pytest.mark.skipif(not HAS_CORE, reason="needs the compiled module")
+def test_show_names_the_runs_of_a_table(tmp_path: Path) -> None:
+    rows = [f"{run},{step},0.5" for run in ("a\tb", "c") for step in range(30)]
+    (tmp_path / "t.csv").write_text("\n".join(["who,step,grad_norm", *rows]) + "\n")
+    runner = CliRunner()
+    several = runner.invoke(cli.app, ["show", str(tmp_path / "t.csv"), "--run-column", "who"])
+    assert several.exit_code == 2
+    assert "got 2 recordings ('t.csv#a\\tb', t.csv#c), want the path of one, or FILE#ID" in several.stderr
+    one = runner.invoke(cli.app, ["show", f"{tmp_path / 't.csv'}#c", "--run-column", "who"])
+    assert one.exit_code == 0, one.output
+    assert one.stdout.startswith("t.csv#c  csv  clean")
+    none = runner.invoke(cli.app, ["show", f"{tmp_path / 't.csv'}#x", "--run-column", "who"])
+    assert "holds no run 'x', want one of 't.csv#a\\tb', t.csv#c" in none.stderr
+
+
 def test_tables(run: Any) -> None:
     assert run(["scan", "archive", "--table", "runs"]).stdout.startswith("run ")
     assert run(["scan", "archive", "-f", "csv", "--table", "runs"]).stdout.startswith("run,directory")
@@ -165,7 +186,7 @@ def test_knobs_reach_the_scan(run: Any) -> None:
     options = ["--spike-ratio", "5", "--min-spikes", "2", "--min-points", "20", "--min-norm", "0.1"]
     options += ["--opening", "strict", "--metric", "grad_norm=my/*", "--metric", "grad_norm=b=c", "--metric", "loss=l"]
     options += ["--step", "tick", "--include", "*.jsonl", "--exclude", "old/**", "--threads", "3"]
-    options += ["--run-column", "id", "--name-column", "key", "--value-column", "number"]
+    options += ["--run-column", "id", "--name-column", "key", "--value-column", "number", "--verify-checkpoints"]
     call = run(["scan", "archive", *options]).calls[-1]
     assert call == {
         "paths": ["archive"],
@@ -182,6 +203,7 @@ def test_knobs_reach_the_scan(run: Any) -> None:
         "include": ["*.jsonl"],
         "exclude": ["old/**"],
         "threads": 3,
+        "verify_checkpoints": True,
         "progress": None,
         "partial": True,
     }
@@ -267,8 +289,8 @@ def test_help_is_short_and_lists_the_exit_codes() -> None:
         assert word in result.stdout
     bare = CliRunner().invoke(cli.app, [])
     assert "scan" in bare.output
-    for command in ("audit", "scan-frame"):
-        assert command not in bare.output
+    for command in ("audit", "show", "explain", "formats", "demo"):
+        assert f"  {command} " in bare.output
 
 
 def test_version_and_explain() -> None:
