@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use memchr::memmem;
 
 use super::broken::Broken;
+use super::builder::rows::mix;
 use super::parquet_columns::{Scratch, Table};
 use super::{About, Builder, Confidence, Progress, Reader, Rejected, Session, StreamDecoder, Want, clock};
 use crate::model::checkpoint_name::Unit;
@@ -686,14 +687,6 @@ impl Columns {
             .filter_map(|(batch, name)| batch.get(row).map(|value| mix(*name, value.to_bits())))
             .fold(0, |hash, cell| hash.wrapping_add(mix(cell, 0)))
     }
-}
-
-/// Folds a value into a hash (splitmix64).
-fn mix(hash: u64, value: u64) -> u64 {
-    let mut mixed = (hash ^ value).wrapping_add(0x9e37_79b9_7f4a_7c15);
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
 }
 
 #[cfg(test)]
