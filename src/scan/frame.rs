@@ -13,7 +13,7 @@ use super::{Options, Outcome, Scan, lock, outcome, panicked};
 use crate::detect::{self, Worker};
 use crate::model::{Format, Part, PlaceUnit, Recording, Source};
 use crate::read::table::batch::{Batch, Piece, Plan};
-use crate::read::table::cells::{NanMeaning, Stretch, partition, stretches};
+use crate::read::table::cells::{NanMeaning, Stretch, id_name, partition, stretches};
 use crate::read::table::layout::{Layout, Misfit, Usage};
 use crate::read::table::runs::{BEYOND, Runs};
 
@@ -148,7 +148,8 @@ pub fn scan_batches<E: Send>(
 
 /// Runs of a frame are called by their ids.
 fn named(mut outcome: Outcome) -> Outcome {
-    if let Some(id) = &outcome.run_id {
+    if let Some(id) = &mut outcome.run_id {
+        *id = id_name(id).to_owned();
         outcome.run.clone_from(id);
         outcome.directory.clone_from(id);
     }

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::batch::{Batch, Piece, Plan};
-use super::cells::{Stretch, partition, stretches};
+use super::cells::{Stretch, id_name, partition, stretches};
 use super::file::TableFile;
-use super::layout::{Layout, Usage};
+use super::layout::{Layout, Misfit, Usage};
 use super::runs::{BEYOND, Give, Known, Runs};
 use super::sources::{hive_values, wandb_export};
 use crate::model::{Fault, FaultKind, Limits, Part, Place, PlaceUnit, Recording, Severity, Source, roles};
@@ -66,7 +66,8 @@ enum Naming {
     Part,
 }
 
-/// What files that belong together have in common: their shape, and the names of the columns that give run and step.
+/// What files that belong together have in common: their shape, and the names of the columns that give a row's run, and in
+/// long tables the metric's name and value. Not the steps: a file may hold one more column of them than its siblings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Signature {
     is_long: bool,
@@ -75,9 +76,9 @@ struct Signature {
 
 impl Signature {
     fn of(layout: &Layout) -> Self {
-        let is_axis = |usage: Usage, is_metric: bool| usage != Usage::IsNan && !(usage == Usage::Named && is_metric);
-        let axes = layout.columns.iter().filter(|column| is_axis(column.usage, column.is_metric));
-        let mut columns: Vec<String> = axes.map(|column| column.name.clone()).collect();
+        let tells = |usage: Usage| matches!(usage, Usage::Run | Usage::Name | Usage::Value);
+        let told = layout.columns.iter().filter(|column| tells(column.usage));
+        let mut columns: Vec<String> = told.map(|column| column.name.clone()).collect();
         columns.sort_unstable();
         Self { is_long: layout.is_long, columns }
     }
@@ -86,9 +87,9 @@ impl Signature {
 /// Between the number of a data set and the id of one of its runs.
 const OF: char = '\0';
 
-/// The id that the interned name of a run holds.
+/// The id that the interned name of a run holds; it may itself hold a NUL.
 fn id_of(name: &str) -> &str {
-    name.rsplit_once(OF).map_or(name, |(_, id)| id)
+    name.split_once(OF).map_or(name, |(_, id)| id)
 }
 
 /// A source of tables, ready to be read.
@@ -142,6 +143,10 @@ pub fn tables<'a>(
                 tables.add(index, file, layout);
             }
             Ok(_) => tables.broken.push((index, unrelated(file.schema()))),
+            // A recording whose runs cannot be told apart is told, also where it was only met.
+            Err(misfit @ Misfit::Type { argument: "run", .. }) => {
+                tables.broken.push((index, Rejected::unreadable("unsupported", misfit.to_string())));
+            }
             Err(misfit) => {
                 tables.broken.push((index, Rejected::unreadable("not-a-recording", misfit.to_string())));
             }
@@ -337,7 +342,7 @@ impl Tables<'_> {
     /// Takes what identifies a run only among others of its source off a recording.
     fn name(&self, mut recording: Recording) -> Recording {
         let name = recording.run_id.take();
-        let id = name.as_deref().map(|name| id_of(name).to_owned());
+        let id = name.as_deref().map(|name| id_name(id_of(name)).to_owned());
         let naming = name.as_deref().map(|name| self.naming[self.runs.run(name) as usize]);
         let several = self.naming.len() > 1;
         match naming {

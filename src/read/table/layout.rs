@@ -3,6 +3,7 @@
 use arrow_schema::{DataType, Schema};
 use thiserror::Error;
 
+use super::cells::can_be_id;
 use crate::model::{Format, Limits, PlaceUnit, roles};
 use crate::read::{Builder, Request, Want};
 
@@ -182,19 +183,25 @@ impl Search<'_> {
         Ok(ranked.filter(|(_, index)| kinds.contains(&self.kind(*index))).min().map(|(_, index)| index))
     }
 
-    fn run(&self, request: &Request) -> Result<Option<usize>, Misfit> {
-        let kinds = [Kind::Text, Kind::Number, Kind::Null];
-        let want = "text or whole numbers";
-        let run = self.find("run", request.table.run.as_ref(), roles::run_rank, &kinds, want)?;
-        let Some(run) = run else { return Ok(None) };
-        let data_type = self.schema.field(run).data_type();
-        // pandas makes floats of whole numbers where one is missing.
-        let is_id = self.kind(run) != Kind::Number || data_type.is_integer() || data_type.is_floating();
-        if !is_id && request.table.run.is_some() {
-            let (name, got) = (self.schema.field(run).name().clone(), data_type.to_string());
-            return Err(Misfit::Type { argument: "run", name, got, want });
+    /// The column that tells runs apart; one that has its name but cannot, as a misfit.
+    fn run(&self, request: &Request) -> Result<(Option<usize>, Option<Misfit>), Misfit> {
+        let misfit = |index: usize| {
+            let field = self.schema.field(index);
+            let (name, got) = (field.name().clone(), field.data_type().to_string());
+            Misfit::Type { argument: "run", name, got, want: "text or whole numbers" }
+        };
+        let can = |index: usize| can_be_id(self.schema.field(index).data_type());
+        if let Some(name) = &request.table.run {
+            let index = self.named("run", name)?;
+            return if can(index) { Ok((Some(index), None)) } else { Err(misfit(index)) };
         }
-        Ok(Some(run).filter(|_| is_id))
+        let fields = self.schema.fields().iter().enumerate();
+        let ranked = fields.filter_map(|(index, field)| Some((roles::run_rank(field.name())?, index)));
+        Ok(match ranked.min() {
+            Some((_, index)) if can(index) => (Some(index), None),
+            Some((_, index)) => (None, Some(misfit(index))),
+            None => (None, None),
+        })
     }
 }
 
@@ -240,13 +247,15 @@ impl Layout {
 
     fn find(schema: &Schema, request: &Request, limits: &Limits) -> Result<Self, Misfit> {
         let search = Search { schema };
-        let run = search.run(request)?;
+        let (run, misfit) = search.run(request)?;
         let wide = Self::wide(schema, request, limits, run);
         let asks = request.table.name.is_some() || request.table.value.is_some();
-        if wide.has_signal && !asks {
-            return Ok(wide);
-        }
-        Ok(Self::long(&search, request, run, asks)?.unwrap_or(wide))
+        let layout = match wide.has_signal && !asks {
+            true => wide,
+            false => Self::long(&search, request, run, asks)?.unwrap_or(wide),
+        };
+        // All rows would be taken for those of one run.
+        misfit.filter(|_| layout.is_recording(request)).map_or(Ok(layout), Err)
     }
 
     fn wide(schema: &Schema, request: &Request, limits: &Limits, run: Option<usize>) -> Self {
@@ -309,7 +318,8 @@ impl Layout {
         let time = fields().find(|(index, field)| is_clock(*index, field.name())).map(|(index, _)| index);
         let is_nan = fields()
             .find(|(index, field)| {
-                field.name() == "is_nan" && matches!(search.kind(*index), Kind::Truth | Kind::Number)
+                let is_named = ["is_nan", "isnan"].iter().any(|name| field.name().eq_ignore_ascii_case(name));
+                is_named && matches!(search.kind(*index), Kind::Truth | Kind::Number | Kind::Text)
             })
             .map(|(index, _)| index);
         let usages = [

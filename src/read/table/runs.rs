@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use super::batch::{Piece, Plan};
-use super::cells::{Column, NanMeaning, RowSet};
+use super::cells::{Column, NanMeaning, RowSet, id_name};
 use super::layout::{Kind, Usage};
 use super::long::{self, Metric};
 use crate::model::recording::Doubt;
@@ -187,6 +187,7 @@ impl<'a> Runs<'a> {
 
     /// Index of a metric's name in a long table.
     pub fn metric(&self, name: &str) -> u32 {
+        let name = id_name(name);
         let mut metrics = lock(&self.metrics);
         let (index, is_new) = metrics.0.intern(name);
         if is_new {
