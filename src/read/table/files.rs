@@ -253,6 +253,8 @@ impl Tables<'_> {
     fn count_runs(&mut self, session: &mut Session<'_>) -> Result<(), Rejected> {
         let mut known: HashMap<u32, Known> = HashMap::new();
         let mut found = Vec::new();
+        // Rows that could be of any run of their data set.
+        let mut unknown: Vec<(usize, Fault)> = Vec::new();
         for (index, unit) in self.units.iter().enumerate() {
             if session.files.cancelled() {
                 return Err(Rejected::Cancelled);
@@ -313,7 +315,7 @@ impl Tables<'_> {
                         let detail = format!("rows {done} to {rows} cannot be told by run: {}", broken.detail);
                         let broken = Broken { detail, ..broken };
                         let fault = self.fault(table, unit.first_row + done, &broken, Some(Severity::Error));
-                        self.faults.lock().unwrap_or_else(PoisonError::into_inner).push(fault);
+                        unknown.push((table.data_set, fault));
                     }
                     found.push((index, stretches_of_unit));
                 }
@@ -324,6 +326,11 @@ impl Tables<'_> {
         }
         for (index, stretches) in found {
             self.units[index].runs = stretches;
+        }
+        for (data_set, fault) in unknown {
+            if !self.runs.lose_somewhere(&format!("{data_set}{OF}"), &fault) {
+                self.faults.lock().unwrap_or_else(PoisonError::into_inner).push(fault);
+            }
         }
         self.name_runs(Naming::Id, 0);
         if self.runs.passed_limit() {
@@ -497,4 +504,84 @@ pub fn read_all(source: &Source, session: &mut Session<'_>, open: Open) -> Resul
         recording.faults.extend(all.iter().cloned());
     }
     Ok(recordings)
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow_array::{ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray};
+    use parquet::arrow::ArrowWriter;
+    use parquet::file::properties::WriterProperties;
+
+    use super::*;
+    use crate::detect::{self, Worker};
+    use crate::model::{Format, Knobs, Status, Verdict};
+    use crate::read::testing::Memory;
+
+    const ROWS: usize = 40;
+
+    /// Two runs, a row group each; the offsets of the chunks of both columns in each group.
+    fn two_runs() -> (Vec<u8>, Vec<[u64; 2]>) {
+        let mut bytes = Vec::new();
+        let batch = |run: &str| {
+            let norms: Vec<f64> = (0..ROWS).map(|row| 1.0 + (row % 7) as f64 / 10.0).collect();
+            let columns: [(&str, ArrayRef); 3] = [
+                ("run_id", Arc::new(StringArray::from(vec![run; ROWS]))),
+                ("step", Arc::new(Int64Array::from_iter_values(0..ROWS as i64))),
+                ("grad_norm", Arc::new(Float64Array::from(norms))),
+            ];
+            RecordBatch::try_from_iter(columns).unwrap()
+        };
+        let batches = [batch("a"), batch("b")];
+        let properties = WriterProperties::builder().set_dictionary_enabled(false).build();
+        let mut writer = ArrowWriter::try_new(&mut bytes, batches[0].schema(), Some(properties)).unwrap();
+        for rows in &batches {
+            writer.write(rows).unwrap();
+            writer.flush().unwrap();
+        }
+        let footer = writer.close().unwrap();
+        let offset = |group: &parquet::file::metadata::RowGroupMetaData, at: usize| group.column(at).byte_range().0;
+        let offsets = footer.row_groups().iter().map(|group| [0, 2].map(|at| offset(group, at))).collect();
+        (bytes, offsets)
+    }
+
+    type Told = (String, Status, Option<&'static str>, bool);
+
+    /// Each run's name, status and reason, and whether it has a fault.
+    fn judged(bytes: Vec<u8>) -> Vec<Told> {
+        let memory = Memory::new([("m.parquet", bytes)]);
+        let source = Source {
+            format: Format::Parquet,
+            path: "m.parquet".to_owned(),
+            directory: ".".into(),
+            parts: vec![memory.part("m.parquet")],
+        };
+        let (request, limits, mut buffer) = (Request::default(), Limits::default(), Vec::new());
+        let mut session = Session { files: &memory, request: &request, limits: &limits, buffer: &mut buffer };
+        let recordings = read_all(&source, &mut session, super::super::parquet::open).unwrap();
+        let judge = |recording: Recording| {
+            let verdict = detect::judge(&recording, &Knobs::default(), &mut Worker::default());
+            let code = verdict.reason.map(|(code, _)| code);
+            (recording.run_id.unwrap_or_default(), verdict.status, code, !recording.faults.is_empty())
+        };
+        recordings.into_iter().map(judge).collect()
+    }
+
+    #[test]
+    fn a_run_that_lost_rows_is_not_clean() {
+        let (bytes, offsets) = two_runs();
+        let clean = |run: &str| (run.to_owned(), Status::Clean, None, false);
+        let lost = |run: &str| (run.to_owned(), Status::NotAssessable, Some("damaged-signal"), true);
+        assert_eq!(judged(bytes.clone()), [clean("a"), clean("b")]);
+        let smashed = |at: u64| {
+            let mut bytes = bytes.clone();
+            bytes[at as usize..at as usize + 8].fill(0xff);
+            judged(bytes)
+        };
+        // The norms of one run.
+        assert_eq!(smashed(offsets[1][1]), [clean("a"), lost("b")]);
+        // Rows of no known run could be those of any.
+        let found = smashed(offsets[1][0]);
+        assert!(!found.is_empty() && found.iter().all(|(run, ..)| run.is_empty()), "{found:?}");
+        assert!(found.iter().all(|told| *told == lost(&told.0)), "{found:?}");
+    }
 }

@@ -88,6 +88,8 @@ struct Run<'a> {
     /// Faults of its rows, and columns that lost some.
     faults: Vec<Fault>,
     lost: Vec<String>,
+    /// Some of its rows were lost, or may have been.
+    has_lost_rows: bool,
     doubts: BTreeMap<String, Doubt>,
     /// Step of the last value of each series in which NaN is ambiguous.
     last_values: HashMap<String, i64>,
@@ -161,6 +163,7 @@ impl<'a> Runs<'a> {
                 waiting: BTreeMap::new(),
                 faults: Vec::new(),
                 lost: Vec::new(),
+                has_lost_rows: false,
                 doubts: BTreeMap::new(),
                 last_values: HashMap::new(),
                 step_name: None,
@@ -258,9 +261,27 @@ impl<'a> Runs<'a> {
                 guard.lost.push(column.clone());
             }
         }
+        guard.has_lost_rows = true;
         guard.taken += rows;
         let low = self.low.load(Ordering::Acquire);
         self.advance(run, &mut guard, low, give);
+    }
+
+    /// Says that rows were lost of which nobody knows whose they are, to all runs whose id begins with `prefix`. Gives
+    /// whether there is any.
+    pub fn lose_somewhere(&self, prefix: &str, fault: &Fault) -> bool {
+        let ids = lock(&self.ids);
+        let mut any = false;
+        for (index, _) in ids.texts.iter().enumerate().filter(|(_, id)| id.starts_with(prefix)) {
+            let Some(shared) = self.get(index as u32) else { continue };
+            let mut run = lock(&shared);
+            run.has_lost_rows = true;
+            if run.faults.len() < self.limits.faults {
+                run.faults.push(fault.clone());
+            }
+            any = true;
+        }
+        any
     }
 
     /// Says that all rows of a unit were taken: those of later units that waited for it go on.
@@ -343,6 +364,7 @@ impl<'a> Runs<'a> {
         if is_long {
             recording.axis.step_name = run.step_name.take();
         }
+        recording.has_lost_rows = run.has_lost_rows;
         recording.doubts = std::mem::take(&mut run.doubts).into_values().collect();
         recording.part = (!run.known.is_split).then_some(run.known.part);
         give(recording);
