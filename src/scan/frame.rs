@@ -11,7 +11,7 @@ use arrow_schema::Schema;
 
 use super::{Options, Outcome, Scan, lock, outcome, panicked};
 use crate::detect::{self, Worker};
-use crate::model::{Format, Part, PlaceUnit, Recording, Source};
+use crate::model::{Fault, FaultKind, Format, Part, Place, PlaceUnit, Recording, Severity, Source};
 use crate::read::table::batch::{Batch, Piece, Plan};
 use crate::read::table::cells::{NanMeaning, Stretch, id_name, partition, stretches};
 use crate::read::table::layout::{Layout, Misfit, Usage};
@@ -143,7 +143,15 @@ pub fn scan_batches<E: Send>(
     for outcome in &mut outcomes {
         super::make_unique(&mut outcome.run, &mut names);
     }
-    Ok(Scan { outcomes, roots: vec![FRAME.to_owned()], ..Scan::default() })
+    let mut faults = Vec::new();
+    if runs.passed_limit() {
+        let place = Place { part: 0, unit: PlaceUnit::Row, at: 0 };
+        let detail = format!("more than {} runs: the rows of further ones are not read", options.limits.runs);
+        let mut fault = Fault::new(FaultKind::Limit, place, detail);
+        fault.severity = Severity::Error;
+        faults.push(super::reported(&source, fault));
+    }
+    Ok(Scan { outcomes, faults, roots: vec![FRAME.to_owned()], ..Scan::default() })
 }
 
 /// Runs of a frame are called by their ids.

@@ -514,7 +514,7 @@ mod tests {
 
     use super::*;
     use crate::detect::{self, Worker};
-    use crate::model::{Format, Knobs, Status, Verdict};
+    use crate::model::{Format, Knobs, Status};
     use crate::read::testing::Memory;
 
     const ROWS: usize = 40;

@@ -198,11 +198,16 @@ impl TableFile for ParquetFile {
                 }
                 Ok(()) => return Ok(()),
                 // The batch that met the damage was lost with it: what stands before is read again in smaller ones.
-                Err(broken) if broken.kind == FaultKind::Unparsable && batch > 1 => batch = (batch / 16).max(1),
+                Err(broken) if is_damage(broken.kind) && batch > 1 => batch = (batch / 16).max(1),
                 Err(broken) => return Err(broken),
             }
         }
     }
+}
+
+/// Whether what stands before it may still be read.
+fn is_damage(kind: FaultKind) -> bool {
+    matches!(kind, FaultKind::Unparsable | FaultKind::BadChecksum)
 }
 
 impl ParquetFile {
