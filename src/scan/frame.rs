@@ -46,7 +46,11 @@ pub enum Refused<E> {
 /// How a frame is read: its columns and what NaN means in each.
 pub fn plan(schema: &Schema, options: &Options, rule: &NanRule) -> Result<Plan, Misfit> {
     let layout = Layout::of(schema, &options.request, &options.limits, true)?;
-    let mut plan = Plan::new(layout, 0);
+    // What the user says of NaN holds for what was NaN before pandas wrote null.
+    let mut plan = match rule.meaning {
+        NanMeaning::Missing => Plan::new(layout, 0),
+        NanMeaning::Value | NanMeaning::Ambiguous => Plan::of_table(layout, 0, schema),
+    };
     for (meaning, column) in plan.nan.iter_mut().zip(&plan.layout.columns) {
         if rule.columns.is_empty() || rule.columns.contains(&column.name) {
             *meaning = rule.meaning;

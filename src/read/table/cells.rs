@@ -143,6 +143,11 @@ impl Column {
     pub fn whole(&self, row: usize) -> Option<i64> {
         match self {
             Self::I64(array) => self.has(row).then(|| array.value(row)),
+            // Also `10/438`.
+            Self::Text(array) if self.has(row) => {
+                let digits = array.value(row).split('/').next().unwrap_or_default().trim();
+                digits.parse::<f64>().ok().filter(|step| step.is_finite()).map(|step| step.floor() as i64)
+            }
             _ => self.number(row).filter(|value| value.is_finite()).map(|value| value.floor() as i64),
         }
     }

@@ -216,10 +216,11 @@ impl Tables<'_> {
             self.units.push(Unit { table: self.tables.len(), unit, first_row, runs: None });
             first_row += file.rows(unit);
         }
+        let schema = file.schema().clone();
         let file = (self.source.parts.len() <= OPEN).then_some(file);
         let mut bare = layout.clone();
         bare.columns.retain(|column| column.usage != Usage::Run);
-        let plan = |layout: Layout| Arc::new(Plan::new(layout, part as u32));
+        let plan = |layout: Layout| Arc::new(Plan::of_table(layout, part as u32, &schema));
         self.tables.push(Table { part, data_set, run, plan: plan(layout), bare: plan(bare), file });
     }
 

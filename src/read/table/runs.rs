@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use super::batch::{Piece, Plan};
-use super::cells::{Column, NanMeaning, RowSet, id_name};
-use super::layout::{Kind, Usage};
+use super::cells::{Column, RowSet, id_name};
+use super::layout::Usage;
 use super::long::{self, Metric};
 use crate::model::recording::Doubt;
 use crate::model::{Fault, Format, Limits, PlaceUnit, Recording, Role, roles};
@@ -340,7 +340,7 @@ impl<'a> Runs<'a> {
 
     fn finish_run(&self, index: u32, run: &mut Run<'a>, give: Give<'_>) {
         let pieces: Vec<Piece> = std::mem::take(&mut run.waiting).into_values().flatten().collect();
-        for piece in in_order(pieces) {
+        for piece in in_order(pieces, self.request) {
             self.feed(run, &piece);
         }
         let is_long = matches!(run.rows, Rows::Long(_));
@@ -373,7 +373,8 @@ impl<'a> Runs<'a> {
     fn feed(&self, run: &mut Run<'a>, piece: &Piece) {
         run.taken += piece.rows.count() as u64;
         let layout = &piece.batch.plan.layout;
-        if piece.batch.plan.nan.contains(&NanMeaning::Ambiguous) {
+        let plan = &piece.batch.plan;
+        if (0..plan.nan.len()).any(|place| plan.is_ambiguous(place)) {
             let metrics = lock(&self.metrics).1.clone();
             doubt(run, piece, self.request, &metrics);
         }
@@ -401,11 +402,11 @@ impl<'a> Runs<'a> {
 
 /// Pieces of several parts whose steps do not overlap come in the order of the steps: files of a data set are often
 /// written in no order. Others stay in the order of the parts.
-fn in_order(pieces: Vec<Piece>) -> Vec<Piece> {
+fn in_order(pieces: Vec<Piece>, request: &Request) -> Vec<Piece> {
     let mut ranges: BTreeMap<u32, Option<(i64, i64)>> = BTreeMap::new();
     for piece in &pieces {
         let part = piece.batch.plan.part;
-        let range = piece.step_range();
+        let range = piece.step_range(request);
         let merged = match (ranges.get(&part), range) {
             (None | Some(None), range) => range,
             (Some(known), None) => *known,
@@ -432,13 +433,9 @@ fn in_order(pieces: Vec<Piece>) -> Vec<Piece> {
 fn doubt(run: &mut Run<'_>, piece: &Piece, request: &Request, metrics: &[Metric]) {
     let batch = &*piece.batch;
     let layout = &batch.plan.layout;
-    let ambiguous = batch.plan.nan.iter().enumerate().filter(|(_, meaning)| **meaning == NanMeaning::Ambiguous);
-    let steps = layout.columns.iter().position(|column| match column.usage {
-        Usage::Step => true,
-        Usage::Named => !column.is_metric && column.kind == Kind::Number,
-        _ => false,
-    });
-    for (place, _) in ambiguous {
+    let ambiguous = (0..layout.columns.len()).filter(|place| batch.plan.is_ambiguous(*place));
+    let steps = batch.plan.step_places(request);
+    for place in ambiguous {
         let wanted = &layout.columns[place];
         let is_metric = wanted.usage == Usage::Value || (wanted.usage == Usage::Named && wanted.is_metric);
         if !is_metric {
@@ -451,7 +448,7 @@ fn doubt(run: &mut Run<'_>, piece: &Piece, request: &Request, metrics: &[Metric]
         }
         for at in 0..piece.rows.count() {
             let row = piece.rows.row(at);
-            let step = || steps.and_then(|place| batch.columns[place].whole(row));
+            let step = || steps.iter().find_map(|place| batch.columns[*place].whole(row));
             let name = match batch.names.get(row) {
                 Some(metric) => metrics.get(*metric as usize).map_or("", |metric| &metric.name),
                 None => &wanted.name,
