@@ -472,6 +472,10 @@ impl Shards for Tables<'_> {
         std::mem::take(&mut *self.faults.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    fn is_empty(&self) -> bool {
+        self.runs.count() == 0 && self.broken.is_empty()
+    }
+
     fn broken(&self) -> &[(usize, Rejected)] {
         &self.broken
     }

@@ -350,7 +350,11 @@ fn schema(stored: arrow_ipc::Schema<'_>, at: u64) -> Result<Schema, Broken> {
     if stored.endianness() != Endianness::Little {
         return Err(Broken::new("unsupported", FaultKind::Version, at, "numbers in big-endian order"));
     }
-    let unknown = |broken: Broken| Broken::new("unsupported", FaultKind::Version, at, broken.detail);
+    // The crate says so of types that it does not know; of all else that it unwraps the bytes are to blame.
+    let unknown = |broken: Broken| match broken.detail.contains("not supported") {
+        true => Broken::new("unsupported", FaultKind::Version, at, broken.detail),
+        false => broken,
+    };
     let schema = super::guard::guarded(at, || fb_to_schema(stored)).map_err(unknown)?;
     match schema.fields.iter().all(|field| is_shallow(field.data_type(), DEPTH)) {
         true => Ok(schema),

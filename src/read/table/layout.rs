@@ -4,7 +4,7 @@ use arrow_schema::{DataType, Schema};
 use thiserror::Error;
 
 use super::cells::can_be_id;
-use crate::model::{Format, Limits, PlaceUnit, roles};
+use crate::model::{Format, Limits, PlaceUnit, Role, roles};
 use crate::read::{Builder, Request, Want};
 
 /// What cells of a column can be read as.
@@ -364,13 +364,65 @@ impl Layout {
         })
     }
 
+    /// Whether a column holds gradient norms, or what the user says is a signal.
+    fn has_norm(&self, request: &Request) -> bool {
+        let is_norm = |name: &str| {
+            let asked = request.metrics.iter().any(|(_, glob)| glob.is_match(name));
+            let norms = [Role::GradNorm, Role::GradNormPostClip, Role::LayerGradNorm];
+            asked || roles::role_of(name).is_some_and(|role| norms.contains(&role))
+        };
+        self.columns.iter().any(|column| column.is_metric && is_norm(&column.name))
+    }
+
     /// Whether the table records training runs, as far as its columns tell: a metric that the checks know; or steps of
     /// runs.
     pub fn is_recording(&self, request: &Request) -> bool {
         let has_run = self.place_of(Usage::Run).is_some();
         match self.is_long {
             true => self.has_step(request),
-            false => self.has_signal || (has_run && self.has_step(request) && !self.others.is_empty()),
+            // Data sets of samples hold losses too; those of a training stand at its steps.
+            false if self.has_signal => has_run || self.has_step(request) || self.has_norm(request),
+            false => has_run && self.has_step(request) && !self.others.is_empty(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use arrow_schema::Field;
+
+    fn layout(columns: &[(&str, DataType)], strict: bool) -> Result<Layout, Misfit> {
+        let fields: Vec<Field> = columns.iter().map(|(name, kind)| Field::new(*name, kind.clone(), true)).collect();
+        Layout::of(&Schema::new(fields), &Request::default(), &Limits::default(), strict)
+    }
+
+    #[test]
+    fn data_sets_of_samples_are_no_recordings() {
+        let is_recording =
+            |columns: &[(&str, DataType)]| layout(columns, false).unwrap().is_recording(&Request::default());
+        let (text, number) = (DataType::Utf8, DataType::Float64);
+        let samples = [("prompt", text.clone()), ("loss", number.clone())];
+        assert!(!is_recording(&samples));
+        for axis in [("step", DataType::Int64), ("run_id", text), ("grad_norm", number)] {
+            let table = [samples[0].clone(), samples[1].clone(), axis];
+            assert!(is_recording(&table), "{}", table[2].0);
+        }
+    }
+
+    #[test]
+    fn a_run_column_that_tells_nothing_is_refused() {
+        let list = DataType::new_list(DataType::Utf8, true);
+        let table = [("run_id", list), ("step", DataType::Int64), ("grad_norm", DataType::Float64)];
+        for strict in [true, false] {
+            let refused = layout(&table, strict);
+            assert!(matches!(refused, Err(Misfit::Type { argument: "run", .. })), "{refused:?}");
+        }
+        // Of a table that is no recording nothing is refused.
+        assert!(layout(&[table[0].clone(), ("text", DataType::Utf8)], false).is_ok());
+        for kind in [DataType::FixedSizeBinary(16), DataType::Binary, DataType::Date32, DataType::Decimal128(9, 0)] {
+            let table = [("run_id", kind), table[1].clone(), table[2].clone()];
+            assert_eq!(layout(&table, true).unwrap().place_of(Usage::Run), Some(0));
         }
     }
 }
