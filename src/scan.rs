@@ -486,6 +486,9 @@ fn end(shared: &Shared<'_>, opened: &Opened<'_>, options: &Options, worker: &mut
     }));
     match ended {
         Ok(faults) => {
+            if opened.shards.is_empty() {
+                found.outcomes.push(Box::new(without_run(opened.source, faults.first())));
+            }
             let located = |fault: Fault| reported(opened.source, fault);
             found.faults.extend(faults.into_iter().map(located));
         }
@@ -496,6 +499,20 @@ fn end(shared: &Shared<'_>, opened: &Opened<'_>, options: &Options, worker: &mut
         found.outcomes.append(&mut broken.outcomes);
         found.skipped += broken.skipped;
     }
+}
+
+/// A source in which no run was met: for want of rows, or because of its first fault.
+fn without_run(source: &Source, fault: Option<&Fault>) -> Outcome {
+    let (code, detail) = match fault {
+        None => ("empty", ""),
+        Some(fault) if fault.kind == FaultKind::Limit => ("limit", fault.detail.as_str()),
+        Some(fault) => ("cut-header", fault.detail.as_str()),
+    };
+    let mut outcome = rejected_outcome(source, &Rejected::unreadable(code, detail));
+    if fault.is_none() {
+        outcome.status = Status::NotAssessable;
+    }
+    outcome
 }
 
 /// A source, or a part of it, of which nothing could be read. A file that the user did not name, and that turns out to be no

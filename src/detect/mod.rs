@@ -52,6 +52,22 @@ fn assess(recording: &Recording, knobs: &Knobs) -> Result<(), (&'static str, Str
     if !lost.is_empty() && norms.is_none_or(|points| points < knobs.min_points) {
         return Err(("damaged-signal", lost.join(", ")));
     }
+    if recording.has_lost_rows {
+        // A NaN may stand in what is lost: the rest does not make it clean.
+        let named = |is_it: &dyn Fn(Role) -> bool| -> Vec<&str> {
+            let read = recording.series.iter().filter_map(|series| Some((series.name.as_str(), series.role?)));
+            let all = read.chain(recording.lost.iter().map(|(name, role)| (name.as_str(), *role)));
+            let mut names: Vec<&str> = all.filter(|(_, role)| is_it(*role)).map(|(name, _)| name).collect();
+            names.sort_unstable();
+            names.dedup();
+            names
+        };
+        let norms = named(&is_total);
+        let signal = if norms.is_empty() { named(&|role| role == Role::Loss) } else { norms };
+        if !signal.is_empty() || recording.series.is_empty() {
+            return Err(("damaged-signal", signal.join(", ")));
+        }
+    }
     match norms.or_else(|| most(Role::Loss)) {
         Some(points) if points >= knobs.min_points => Ok(()),
         Some(points) => Err(("too-few-points", points.to_string())),

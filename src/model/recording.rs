@@ -305,6 +305,8 @@ pub struct Recording {
     pub unrecognised: Vec<String>,
     /// Columns with a role whose values could not be read; the recording must not pass for one without them.
     pub lost: Vec<(String, Role)>,
+    /// Rows of it were lost to damage, or may be among lost rows of which nobody knows whose they were.
+    pub has_lost_rows: bool,
     /// Messages of the recorder.
     pub events: Vec<Event>,
     /// Checkpoints that the recording tells of.

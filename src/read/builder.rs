@@ -724,6 +724,7 @@ impl<'a> Builder<'a> {
             series,
             unrecognised,
             lost,
+            has_lost_rows: false,
             events: self.events,
             checkpoints: self.checkpoints,
             faults: self.faults,

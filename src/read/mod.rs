@@ -379,6 +379,9 @@ pub trait Shards: Send + Sync {
     /// After all shards: gives what is left, and the faults of the source that are of no recording.
     fn finish(&self, give: &mut dyn FnMut(Recording)) -> Vec<Fault>;
 
+    /// Whether there was no run at all, though no part is broken.
+    fn is_empty(&self) -> bool;
+
     /// Parts of which nothing could be read, and those that are no recordings (code `not-a-recording`).
     fn broken(&self) -> &[(usize, Rejected)];
 }

@@ -11,9 +11,9 @@ use arrow_schema::Schema;
 
 use super::{Options, Outcome, Scan, lock, outcome, panicked};
 use crate::detect::{self, Worker};
-use crate::model::{Format, Part, PlaceUnit, Recording, Source};
+use crate::model::{Fault, FaultKind, Format, Part, Place, PlaceUnit, Recording, Severity, Source};
 use crate::read::table::batch::{Batch, Piece, Plan};
-use crate::read::table::cells::{NanMeaning, Stretch, partition, stretches};
+use crate::read::table::cells::{NanMeaning, Stretch, id_name, partition, stretches};
 use crate::read::table::layout::{Layout, Misfit, Usage};
 use crate::read::table::runs::{BEYOND, Runs};
 
@@ -46,7 +46,11 @@ pub enum Refused<E> {
 /// How a frame is read: its columns and what NaN means in each.
 pub fn plan(schema: &Schema, options: &Options, rule: &NanRule) -> Result<Plan, Misfit> {
     let layout = Layout::of(schema, &options.request, &options.limits, true)?;
-    let mut plan = Plan::new(layout, 0);
+    // What the user says of NaN holds for what was NaN before pandas wrote null.
+    let mut plan = match rule.meaning {
+        NanMeaning::Missing => Plan::new(layout, 0),
+        NanMeaning::Value | NanMeaning::Ambiguous => Plan::of_table(layout, 0, schema),
+    };
     for (meaning, column) in plan.nan.iter_mut().zip(&plan.layout.columns) {
         if rule.columns.is_empty() || rule.columns.contains(&column.name) {
             *meaning = rule.meaning;
@@ -143,12 +147,21 @@ pub fn scan_batches<E: Send>(
     for outcome in &mut outcomes {
         super::make_unique(&mut outcome.run, &mut names);
     }
-    Ok(Scan { outcomes, roots: vec![FRAME.to_owned()], ..Scan::default() })
+    let mut faults = Vec::new();
+    if runs.passed_limit() {
+        let place = Place { part: 0, unit: PlaceUnit::Row, at: 0 };
+        let detail = format!("more than {} runs: the rows of further ones are not read", options.limits.runs);
+        let mut fault = Fault::new(FaultKind::Limit, place, detail);
+        fault.severity = Severity::Error;
+        faults.push(super::reported(&source, fault));
+    }
+    Ok(Scan { outcomes, faults, roots: vec![FRAME.to_owned()], ..Scan::default() })
 }
 
 /// Runs of a frame are called by their ids.
 fn named(mut outcome: Outcome) -> Outcome {
-    if let Some(id) = &outcome.run_id {
+    if let Some(id) = &mut outcome.run_id {
+        *id = id_name(id).to_owned();
         outcome.run.clone_from(id);
         outcome.directory.clone_from(id);
     }

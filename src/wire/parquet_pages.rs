@@ -468,6 +468,8 @@ pub struct PageHeader {
     pub stored: u32,
     /// Bytes after decompression, levels included.
     pub plain: u32,
+    /// CRC-32 (IEEE) of the bytes that follow in the file, where the writer gave one.
+    pub checksum: Option<u32>,
 }
 
 /// Longest page header without statistics of long texts.
@@ -483,11 +485,14 @@ impl PageHeader {
         let (mut values, mut encoding, mut level_encoding) = (-1, -1, RLE);
         let (mut definition, mut repetition, mut compressed) = (0, 0, true);
         let (mut nulls, mut rows) = (0, 0);
+        let mut checksum = None;
         while let Some(field) = cursor.field(&mut last)? {
             match (field.id, field.kind) {
                 (1, kind::I32) => number = cursor.integer()?,
                 (2, kind::I32) => plain = cursor.integer()?,
                 (3, kind::I32) => stored = cursor.integer()?,
+                // A signed integer of the same bits.
+                (4, kind::I32) => checksum = Some(cursor.integer()? as u32),
                 (5 | 7 | 8, kind::STRUCT) => {
                     let version_2 = field.id == 8;
                     let mut last = 0;
@@ -527,7 +532,7 @@ impl PageHeader {
             },
             _ => PageKind::Other,
         };
-        let header = Self { kind, stored: small(stored)?, plain: small(plain)? };
+        let header = Self { kind, stored: small(stored)?, plain: small(plain)?, checksum };
         if let PageKind::DataV2 { levels, .. } = header.kind
             && (levels > header.stored || levels > header.plain)
         {

@@ -4,9 +4,13 @@ use std::sync::Arc;
 
 use arrow_array::RecordBatch;
 use arrow_buffer::BooleanBuffer;
+use arrow_schema::Schema;
 
 use super::cells::{Column, NanMeaning, RowSet, Stretch, is_value, stretches, values_of};
 use super::layout::{Layout, Usage};
+use super::pandas::float_columns;
+use crate::model::roles;
+use crate::read::Request;
 
 /// How the columns of a part are read.
 #[derive(Clone, Debug)]
@@ -15,15 +19,50 @@ pub struct Plan {
     pub layout: Layout,
     /// What NaN means in each of the layout's columns.
     pub nan: Vec<NanMeaning>,
+    /// Of which of the layout's columns nobody knows whether their nulls were NaN.
+    pub nulls: Vec<bool>,
     /// Index of the part in its source.
     pub part: u32,
 }
 
 impl Plan {
-    /// A plan in which NaN is NaN.
+    /// A plan in which NaN is NaN, and null is null.
     pub fn new(layout: Layout, part: u32) -> Self {
         let nan = vec![NanMeaning::Value; layout.columns.len()];
-        Self { layout, nan, part }
+        let nulls = vec![false; layout.columns.len()];
+        Self { layout, nan, nulls, part }
+    }
+
+    /// The same for a table of this schema: where pandas wrote it, NaN became null.
+    pub fn of_table(layout: Layout, part: u32, schema: &Schema) -> Self {
+        let mut plan = Self::new(layout, part);
+        let floats = float_columns(schema);
+        for (nulls, column) in plan.nulls.iter_mut().zip(&plan.layout.columns) {
+            *nulls = floats.contains(&column.name);
+        }
+        plan
+    }
+
+    /// Places of the columns that give steps: that of the user first, then by rank.
+    pub fn step_places(&self, request: &Request) -> Vec<usize> {
+        let ranked = self.layout.columns.iter().enumerate().filter_map(|(place, wanted)| {
+            let is_asked = request.step.as_deref() == Some(wanted.name.as_str());
+            let rank = match wanted.usage {
+                Usage::Step => 0,
+                Usage::Named if is_asked => 0,
+                Usage::Named if !wanted.is_metric => 1 + roles::step_rank(&wanted.name)?,
+                _ => return None,
+            };
+            Some((rank, place))
+        });
+        let mut ranked: Vec<(usize, usize)> = ranked.collect();
+        ranked.sort_unstable();
+        ranked.into_iter().map(|(_, place)| place).collect()
+    }
+
+    /// Whether cells of a column may have been NaN or missing, and nobody knows which.
+    pub fn is_ambiguous(&self, place: usize) -> bool {
+        self.nulls[place] || self.nan[place] == NanMeaning::Ambiguous
     }
 }
 
@@ -36,7 +75,7 @@ pub struct Batch {
     pub first_row: u64,
     /// A column for each of the layout's.
     pub columns: Vec<Column>,
-    /// Of the columns in which NaN is ambiguous: which cells were NaN.
+    /// Of the ambiguous columns: which cells may have been NaN.
     pub ambiguous: Vec<(usize, BooleanBuffer)>,
     /// Index of the metric's name of each row, in a long table.
     pub names: Vec<u32>,
@@ -83,6 +122,13 @@ impl Batch {
                 batch.ambiguous.push((place, was_nan));
             }
         }
+        for place in (0..plan.nulls.len()).filter(|place| plan.nulls[*place]) {
+            if let Some(nulls) = batch.columns[place].nulls().filter(|_| is_value(layout.columns[place].usage)) {
+                let missing = !nulls.inner();
+                batch.ambiguous.retain(|(known, _)| *known != place);
+                batch.ambiguous.push((place, missing));
+            }
+        }
         batch
     }
 }
@@ -114,23 +160,15 @@ impl Piece {
         }
     }
 
-    /// Smallest and largest step of its rows by the table's best step column, if they have one.
-    pub fn step_range(&self) -> Option<(i64, i64)> {
-        let layout = &self.batch.plan.layout;
-        let ranked = layout.columns.iter().enumerate().filter_map(|(place, wanted)| {
-            let rank = match wanted.usage {
-                Usage::Step => 0,
-                Usage::Named if !wanted.is_metric => crate::model::roles::step_rank(&wanted.name)?,
-                _ => return None,
-            };
-            Some((rank, place))
-        });
-        let (_, place) = ranked.min()?;
-        let column = &self.batch.columns[place];
-        let steps = (0..self.rows.count()).filter_map(|at| column.whole(self.rows.row(at)));
-        steps.fold(None, |range, step| match range {
-            None => Some((step, step)),
-            Some((low, high)) => Some((step.min(low), step.max(high))),
+    /// Smallest and largest step of its rows by the table's best step column that has any, if they have one.
+    pub fn step_range(&self, request: &Request) -> Option<(i64, i64)> {
+        self.batch.plan.step_places(request).into_iter().find_map(|place| {
+            let column = &self.batch.columns[place];
+            let steps = (0..self.rows.count()).filter_map(|at| column.whole(self.rows.row(at)));
+            steps.fold(None, |range, step| match range {
+                None => Some((step, step)),
+                Some((low, high)) => Some((step.min(low), step.max(high))),
+            })
         })
     }
 }

@@ -6,7 +6,7 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::{Float32Type, Float64Type, Int64Type};
 use arrow_array::{Array, ArrayRef, Float32Array, Float64Array, Int64Array, StringArray};
 use arrow_buffer::{BooleanBuffer, NullBuffer};
-use arrow_cast::cast;
+use arrow_cast::{can_cast_types, cast};
 use arrow_schema::{DataType, TimeUnit};
 
 use super::layout::{Kind, Usage, Wanted};
@@ -88,6 +88,29 @@ impl Column {
     }
 
     /// Number of cells; `None` where none can be read.
+    pub fn len(&self) -> Option<usize> {
+        match self {
+            Self::F32(array) => Some(array.len()),
+            Self::F64(array) => Some(array.len()),
+            Self::I64(array) => Some(array.len()),
+            Self::Text(array) => Some(array.len()),
+            Self::Missing => None,
+        }
+    }
+
+    /// Whether a row says yes: a number that is not 0, or a text of it.
+    pub fn is_true(&self, row: usize) -> bool {
+        match self {
+            Self::Text(array) if self.has(row) => {
+                let text = array.value(row).trim();
+                ["true", "t", "yes", "nan"].iter().any(|yes| text.eq_ignore_ascii_case(yes))
+                    || text.parse::<f64>().is_ok_and(|flag| flag != 0.0)
+            }
+            _ => self.number(row).is_some_and(|flag| flag != 0.0),
+        }
+    }
+
+    /// Which cells are missing; `None` where none is, or none can be read.
     pub fn nulls(&self) -> Option<&NullBuffer> {
         match self {
             Self::F32(array) => array.nulls(),
@@ -120,6 +143,11 @@ impl Column {
     pub fn whole(&self, row: usize) -> Option<i64> {
         match self {
             Self::I64(array) => self.has(row).then(|| array.value(row)),
+            // Also `10/438`.
+            Self::Text(array) if self.has(row) => {
+                let digits = array.value(row).split('/').next().unwrap_or_default().trim();
+                digits.parse::<f64>().ok().filter(|step| step.is_finite()).map(|step| step.floor() as i64)
+            }
             _ => self.number(row).filter(|value| value.is_finite()).map(|value| value.floor() as i64),
         }
     }
@@ -167,15 +195,13 @@ const LARGEST: f64 = f64::MAX;
 /// The values of a long table, NaN and Inf put back where the table says in a column of its own that they were.
 pub fn values_of(value: Column, is_nan: Option<&Column>) -> Column {
     let Some(is_nan) = is_nan else { return value };
-    let Column::F64(array) = &value else { return value };
-    let restored = (0..array.len()).map(|row| {
-        let value = array.is_valid(row).then(|| array.value(row));
-        match value {
-            _ if is_nan.number(row).is_some_and(|flag| flag != 0.0) => Some(f64::NAN),
-            Some(LARGEST) => Some(f64::INFINITY),
-            Some(value) if value == -LARGEST => Some(f64::NEG_INFINITY),
-            value => value,
-        }
+    let Some(rows) = is_nan.len() else { return value };
+    let is_double = matches!(value, Column::F64(_));
+    let restored = (0..rows).map(|row| match value.number(row) {
+        _ if is_nan.is_true(row) => Some(f64::NAN),
+        Some(LARGEST) if is_double => Some(f64::INFINITY),
+        Some(value) if is_double && value == -LARGEST => Some(f64::NEG_INFINITY),
+        value => value,
     });
     Column::F64(restored.collect())
 }
@@ -189,7 +215,7 @@ pub struct Stretch {
     pub key: u32,
 }
 
-/// Which run each row belongs to, as stretches; `intern` gives a text its index. A null is the text `null`.
+/// Which run each row belongs to, as stretches; `intern` gives a text its index. A null is the text [`NULL`].
 pub fn stretches(array: &ArrayRef, intern: &mut dyn FnMut(&str) -> u32) -> Vec<Stretch> {
     let rows = array.len();
     let mut found = Stretches::default();
@@ -197,7 +223,7 @@ pub fn stretches(array: &ArrayRef, intern: &mut dyn FnMut(&str) -> u32) -> Vec<S
     match array.data_type() {
         DataType::Dictionary(..) => {
             let dictionary = array.as_any_dictionary();
-            let values = cast(dictionary.values(), &DataType::Utf8).unwrap_or_else(|_| empty_texts());
+            let values = ids(dictionary.values()).unwrap_or_else(empty_texts);
             let values: &StringArray = values.as_string();
             let keys = cast(dictionary.keys(), &DataType::Int64).unwrap_or_else(|_| empty_integers());
             let keys: &Int64Array = keys.as_primitive::<Int64Type>();
@@ -223,19 +249,69 @@ pub fn stretches(array: &ArrayRef, intern: &mut dyn FnMut(&str) -> u32) -> Vec<S
         DataType::Utf8 => texts(rows, is_null, |row| array.as_string::<i32>().value(row), intern, &mut found),
         DataType::LargeUtf8 => texts(rows, is_null, |row| array.as_string::<i64>().value(row), intern, &mut found),
         DataType::Utf8View => texts(rows, is_null, |row| array.as_string_view().value(row), intern, &mut found),
-        other if other.is_integer() || other.is_floating() => {
-            let whole = if other.is_floating() { whole_texts(array) } else { cast(array, &DataType::Utf8).ok() };
-            let numbers = whole.unwrap_or_else(empty_texts);
-            let numbers: &StringArray = numbers.as_string();
-            texts(rows.min(numbers.len()), is_null, |row| numbers.value(row), intern, &mut found);
-        }
-        _ => found.push(rows, intern(NULL)),
+        _ => match ids(array) {
+            Some(ids) => {
+                let ids: &StringArray = ids.as_string();
+                let is_null = |row: usize| ids.is_null(row);
+                texts(rows.min(ids.len()), is_null, |row| ids.value(row), intern, &mut found);
+            }
+            None => found.push(rows, intern(NULL)),
+        },
     }
     found.0
 }
 
-/// The run of rows whose run column is null.
-pub const NULL: &str = "null";
+/// Whether cells of a type can tell runs apart: all but lists, structs and the like.
+pub fn can_be_id(data_type: &DataType) -> bool {
+    match data_type {
+        DataType::Dictionary(_, values) => can_be_id(values),
+        DataType::RunEndEncoded(_, values) => can_be_id(values.data_type()),
+        DataType::Null => true,
+        other => !other.is_nested() && can_cast_types(other, &DataType::Utf8) || is_bytes(other),
+    }
+}
+
+fn is_bytes(data_type: &DataType) -> bool {
+    use DataType::{Binary, BinaryView, FixedSizeBinary, LargeBinary};
+    matches!(data_type, Binary | LargeBinary | BinaryView | FixedSizeBinary(_))
+}
+
+/// Ids as texts; nulls stay. `None` for types that have none.
+fn ids(array: &ArrayRef) -> Option<ArrayRef> {
+    match array.data_type() {
+        DataType::Dictionary(_, values) => ids(&cast(array, values).ok()?),
+        DataType::RunEndEncoded(_, values) => ids(&cast(array, values.data_type()).ok()?),
+        DataType::FixedSizeBinary(_) => {
+            let hex = |id: &[u8]| id.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+            let texts: StringArray = array.as_fixed_size_binary().iter().map(|id| id.map(hex)).collect();
+            Some(std::sync::Arc::new(texts))
+        }
+        other if is_bytes(other) => {
+            let bytes = cast(array, &DataType::Binary).ok()?;
+            let texts: StringArray = bytes.as_binary::<i32>().iter().map(|id| id.map(text_of_bytes)).collect();
+            Some(std::sync::Arc::new(texts))
+        }
+        other if other.is_floating() => whole_texts(array),
+        other if other.is_nested() => None,
+        _ => cast(array, &DataType::Utf8).ok(),
+    }
+}
+
+/// An id of bytes as text, if it is one, else in hexadecimal.
+fn text_of_bytes(id: &[u8]) -> String {
+    match std::str::from_utf8(id) {
+        Ok(text) if !text.chars().any(char::is_control) => text.to_owned(),
+        _ => id.iter().fold("0x".to_owned(), |hex, byte| format!("{hex}{byte:02x}")),
+    }
+}
+
+/// The run of rows whose run column is null: distinct from every id, `null` included.
+pub const NULL: &str = "\0null";
+
+/// How an id is called: rows without one are of the run `null`.
+pub fn id_name(id: &str) -> &str {
+    if id == NULL { "null" } else { id }
+}
 
 fn empty_texts() -> ArrayRef {
     std::sync::Arc::new(StringArray::from(Vec::<&str>::new()))
@@ -244,8 +320,9 @@ fn empty_texts() -> ArrayRef {
 /// Ids that became floats, as they were: `3` of `3.0`. NaN is none.
 fn whole_texts(array: &ArrayRef) -> Option<ArrayRef> {
     let floats = cast(array, &DataType::Float64).ok()?;
-    let text = |value: f64| if value.is_nan() { NULL.to_owned() } else { value.to_string() };
-    let texts: StringArray = floats.as_primitive::<Float64Type>().iter().map(|value| value.map(text)).collect();
+    let has_id = |value: &f64| !value.is_nan();
+    let floats = floats.as_primitive::<Float64Type>().iter();
+    let texts: StringArray = floats.map(|value| value.filter(has_id).map(|value| value.to_string())).collect();
     Some(std::sync::Arc::new(texts))
 }
 
@@ -370,4 +447,75 @@ pub fn partition(stretches: &[Stretch], rows: usize) -> Vec<(u32, RowSet)> {
 /// Whether a column of these uses takes part in what NaN means.
 pub fn is_value(usage: Usage) -> bool {
     matches!(usage, Usage::Named | Usage::Value)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow_array::types::{Int32Type, Int64Type};
+    use arrow_array::{
+        BinaryArray, BooleanArray, DictionaryArray, FixedSizeBinaryArray, Float64Array, Int32Array, RunArray,
+    };
+
+    use super::*;
+
+    fn runs(array: ArrayRef) -> Vec<(String, u32)> {
+        assert!(can_be_id(array.data_type()), "{}", array.data_type());
+        let mut ids: Vec<String> = Vec::new();
+        let found = stretches(&array, &mut |id| {
+            let known = ids.iter().position(|known| known == id);
+            known.unwrap_or_else(|| {
+                ids.push(id.to_owned());
+                ids.len() - 1
+            }) as u32
+        });
+        found.iter().map(|stretch| (ids[stretch.key as usize].clone(), stretch.end)).collect()
+    }
+
+    fn is(found: Vec<(String, u32)>, want: &[(&str, u32)]) {
+        let found: Vec<(&str, u32)> = found.iter().map(|(id, end)| (id.as_str(), *end)).collect();
+        assert_eq!(found, want);
+    }
+
+    #[test]
+    fn ids_of_every_type_tell_runs_apart() {
+        let uuids = FixedSizeBinaryArray::try_from_iter([[1u8; 16], [1; 16], [2; 16]].into_iter()).unwrap();
+        is(runs(Arc::new(uuids)), &[("01".repeat(16).as_str(), 2), ("02".repeat(16).as_str(), 3)]);
+        let bytes = BinaryArray::from_opt_vec(vec![Some(b"a"), Some(b"\xff"), None]);
+        is(runs(Arc::new(bytes)), &[("a", 1), ("0xff", 2), (NULL, 3)]);
+        let truths = BooleanArray::from(vec![true, false, false]);
+        is(runs(Arc::new(truths)), &[("true", 1), ("false", 3)]);
+        let keys = Int32Array::from(vec![Some(0), Some(1), None]);
+        let values: ArrayRef = Arc::new(Int64Array::from(vec![7, 8]));
+        let dictionary = DictionaryArray::<Int32Type>::try_new(keys.clone(), values).unwrap();
+        is(runs(Arc::new(dictionary)), &[("7", 1), ("8", 2), (NULL, 3)]);
+        let values: ArrayRef = Arc::new(Float64Array::from(vec![7.0, f64::NAN]));
+        let dictionary = DictionaryArray::<Int32Type>::try_new(keys, values).unwrap();
+        is(runs(Arc::new(dictionary)), &[("7", 1), (NULL, 3)]);
+        let ends = Int64Array::from(vec![2, 5]);
+        let encoded = RunArray::<Int64Type>::try_new(&ends, &StringArray::from(vec!["a", "b"])).unwrap();
+        is(runs(Arc::new(encoded)), &[("a", 2), ("b", 5)]);
+        // A run called `null` is not the rows without a run.
+        is(runs(Arc::new(StringArray::from(vec![Some("null"), None]))), &[("null", 1), (NULL, 2)]);
+        assert!(!can_be_id(&DataType::new_list(DataType::Utf8, true)));
+    }
+
+    #[test]
+    fn a_flag_of_nan_counts_for_values_of_every_type() {
+        let flags = [
+            Column::I64(Int64Array::from(vec![0, 1])),
+            Column::Text(StringArray::from(vec!["False", "True"])),
+            Column::Text(StringArray::from(vec!["0", "1"])),
+        ];
+        for flag in &flags {
+            for value in
+                [Column::F32(vec![1.0, 0.0].into()), Column::F64(vec![1.0, 0.0].into()), Column::I64(vec![1, 0].into())]
+            {
+                let restored = values_of(value, Some(flag));
+                assert_eq!(restored.number(0), Some(1.0));
+                assert!(restored.number(1).is_some_and(f64::is_nan));
+            }
+        }
+    }
 }

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::batch::{Batch, Piece, Plan};
-use super::cells::{Stretch, partition, stretches};
+use super::cells::{Stretch, id_name, partition, stretches};
 use super::file::TableFile;
-use super::layout::{Layout, Usage};
+use super::layout::{Layout, Misfit, Usage};
 use super::runs::{BEYOND, Give, Known, Runs};
 use super::sources::{hive_values, wandb_export};
 use crate::model::{Fault, FaultKind, Limits, Part, Place, PlaceUnit, Recording, Severity, Source, roles};
@@ -66,7 +66,8 @@ enum Naming {
     Part,
 }
 
-/// What files that belong together have in common: their shape, and the names of the columns that give run and step.
+/// What files that belong together have in common: their shape, and the names of the columns that give a row's run, and in
+/// long tables the metric's name and value. Not the steps: a file may hold one more column of them than its siblings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Signature {
     is_long: bool,
@@ -75,9 +76,9 @@ struct Signature {
 
 impl Signature {
     fn of(layout: &Layout) -> Self {
-        let is_axis = |usage: Usage, is_metric: bool| usage != Usage::IsNan && !(usage == Usage::Named && is_metric);
-        let axes = layout.columns.iter().filter(|column| is_axis(column.usage, column.is_metric));
-        let mut columns: Vec<String> = axes.map(|column| column.name.clone()).collect();
+        let tells = |usage: Usage| matches!(usage, Usage::Run | Usage::Name | Usage::Value);
+        let told = layout.columns.iter().filter(|column| tells(column.usage));
+        let mut columns: Vec<String> = told.map(|column| column.name.clone()).collect();
         columns.sort_unstable();
         Self { is_long: layout.is_long, columns }
     }
@@ -86,9 +87,9 @@ impl Signature {
 /// Between the number of a data set and the id of one of its runs.
 const OF: char = '\0';
 
-/// The id that the interned name of a run holds.
+/// The id that the interned name of a run holds; it may itself hold a NUL.
 fn id_of(name: &str) -> &str {
-    name.rsplit_once(OF).map_or(name, |(_, id)| id)
+    name.split_once(OF).map_or(name, |(_, id)| id)
 }
 
 /// A source of tables, ready to be read.
@@ -142,6 +143,10 @@ pub fn tables<'a>(
                 tables.add(index, file, layout);
             }
             Ok(_) => tables.broken.push((index, unrelated(file.schema()))),
+            // A recording whose runs cannot be told apart is told, also where it was only met.
+            Err(misfit @ Misfit::Type { argument: "run", .. }) => {
+                tables.broken.push((index, Rejected::unreadable("unsupported", misfit.to_string())));
+            }
             Err(misfit) => {
                 tables.broken.push((index, Rejected::unreadable("not-a-recording", misfit.to_string())));
             }
@@ -211,10 +216,11 @@ impl Tables<'_> {
             self.units.push(Unit { table: self.tables.len(), unit, first_row, runs: None });
             first_row += file.rows(unit);
         }
+        let schema = file.schema().clone();
         let file = (self.source.parts.len() <= OPEN).then_some(file);
         let mut bare = layout.clone();
         bare.columns.retain(|column| column.usage != Usage::Run);
-        let plan = |layout: Layout| Arc::new(Plan::new(layout, part as u32));
+        let plan = |layout: Layout| Arc::new(Plan::of_table(layout, part as u32, &schema));
         self.tables.push(Table { part, data_set, run, plan: plan(layout), bare: plan(bare), file });
     }
 
@@ -248,6 +254,8 @@ impl Tables<'_> {
     fn count_runs(&mut self, session: &mut Session<'_>) -> Result<(), Rejected> {
         let mut known: HashMap<u32, Known> = HashMap::new();
         let mut found = Vec::new();
+        // Rows that could be of any run of their data set.
+        let mut unknown: Vec<(usize, Fault)> = Vec::new();
         for (index, unit) in self.units.iter().enumerate() {
             if session.files.cancelled() {
                 return Err(Rejected::Cancelled);
@@ -308,7 +316,7 @@ impl Tables<'_> {
                         let detail = format!("rows {done} to {rows} cannot be told by run: {}", broken.detail);
                         let broken = Broken { detail, ..broken };
                         let fault = self.fault(table, unit.first_row + done, &broken, Some(Severity::Error));
-                        self.faults.lock().unwrap_or_else(PoisonError::into_inner).push(fault);
+                        unknown.push((table.data_set, fault));
                     }
                     found.push((index, stretches_of_unit));
                 }
@@ -319,6 +327,11 @@ impl Tables<'_> {
         }
         for (index, stretches) in found {
             self.units[index].runs = stretches;
+        }
+        for (data_set, fault) in unknown {
+            if !self.runs.lose_somewhere(&format!("{data_set}{OF}"), &fault) {
+                self.faults.lock().unwrap_or_else(PoisonError::into_inner).push(fault);
+            }
         }
         self.name_runs(Naming::Id, 0);
         if self.runs.passed_limit() {
@@ -337,7 +350,7 @@ impl Tables<'_> {
     /// Takes what identifies a run only among others of its source off a recording.
     fn name(&self, mut recording: Recording) -> Recording {
         let name = recording.run_id.take();
-        let id = name.as_deref().map(|name| id_of(name).to_owned());
+        let id = name.as_deref().map(|name| id_name(id_of(name)).to_owned());
         let naming = name.as_deref().map(|name| self.naming[self.runs.run(name) as usize]);
         let several = self.naming.len() > 1;
         match naming {
@@ -459,6 +472,10 @@ impl Shards for Tables<'_> {
         std::mem::take(&mut *self.faults.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    fn is_empty(&self) -> bool {
+        self.runs.count() == 0 && self.broken.is_empty()
+    }
+
     fn broken(&self) -> &[(usize, Rejected)] {
         &self.broken
     }
@@ -492,4 +509,84 @@ pub fn read_all(source: &Source, session: &mut Session<'_>, open: Open) -> Resul
         recording.faults.extend(all.iter().cloned());
     }
     Ok(recordings)
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow_array::{ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray};
+    use parquet::arrow::ArrowWriter;
+    use parquet::file::properties::WriterProperties;
+
+    use super::*;
+    use crate::detect::{self, Worker};
+    use crate::model::{Format, Knobs, Status};
+    use crate::read::testing::Memory;
+
+    const ROWS: usize = 40;
+
+    /// Two runs, a row group each; the offsets of the chunks of both columns in each group.
+    fn two_runs() -> (Vec<u8>, Vec<[u64; 2]>) {
+        let mut bytes = Vec::new();
+        let batch = |run: &str| {
+            let norms: Vec<f64> = (0..ROWS).map(|row| 1.0 + (row % 7) as f64 / 10.0).collect();
+            let columns: [(&str, ArrayRef); 3] = [
+                ("run_id", Arc::new(StringArray::from(vec![run; ROWS]))),
+                ("step", Arc::new(Int64Array::from_iter_values(0..ROWS as i64))),
+                ("grad_norm", Arc::new(Float64Array::from(norms))),
+            ];
+            RecordBatch::try_from_iter(columns).unwrap()
+        };
+        let batches = [batch("a"), batch("b")];
+        let properties = WriterProperties::builder().set_dictionary_enabled(false).build();
+        let mut writer = ArrowWriter::try_new(&mut bytes, batches[0].schema(), Some(properties)).unwrap();
+        for rows in &batches {
+            writer.write(rows).unwrap();
+            writer.flush().unwrap();
+        }
+        let footer = writer.close().unwrap();
+        let offset = |group: &parquet::file::metadata::RowGroupMetaData, at: usize| group.column(at).byte_range().0;
+        let offsets = footer.row_groups().iter().map(|group| [0, 2].map(|at| offset(group, at))).collect();
+        (bytes, offsets)
+    }
+
+    type Told = (String, Status, Option<&'static str>, bool);
+
+    /// Each run's name, status and reason, and whether it has a fault.
+    fn judged(bytes: Vec<u8>) -> Vec<Told> {
+        let memory = Memory::new([("m.parquet", bytes)]);
+        let source = Source {
+            format: Format::Parquet,
+            path: "m.parquet".to_owned(),
+            directory: ".".into(),
+            parts: vec![memory.part("m.parquet")],
+        };
+        let (request, limits, mut buffer) = (Request::default(), Limits::default(), Vec::new());
+        let mut session = Session { files: &memory, request: &request, limits: &limits, buffer: &mut buffer };
+        let recordings = read_all(&source, &mut session, super::super::parquet::open).unwrap();
+        let judge = |recording: Recording| {
+            let verdict = detect::judge(&recording, &Knobs::default(), &mut Worker::default());
+            let code = verdict.reason.map(|(code, _)| code);
+            (recording.run_id.unwrap_or_default(), verdict.status, code, !recording.faults.is_empty())
+        };
+        recordings.into_iter().map(judge).collect()
+    }
+
+    #[test]
+    fn a_run_that_lost_rows_is_not_clean() {
+        let (bytes, offsets) = two_runs();
+        let clean = |run: &str| (run.to_owned(), Status::Clean, None, false);
+        let lost = |run: &str| (run.to_owned(), Status::NotAssessable, Some("damaged-signal"), true);
+        assert_eq!(judged(bytes.clone()), [clean("a"), clean("b")]);
+        let smashed = |at: u64| {
+            let mut bytes = bytes.clone();
+            bytes[at as usize..at as usize + 8].fill(0xff);
+            judged(bytes)
+        };
+        // The norms of one run.
+        assert_eq!(smashed(offsets[1][1]), [clean("a"), lost("b")]);
+        // Rows of no known run could be those of any.
+        let found = smashed(offsets[1][0]);
+        assert!(!found.is_empty() && found.iter().all(|(run, ..)| run.is_empty()), "{found:?}");
+        assert!(found.iter().all(|told| *told == lost(&told.0)), "{found:?}");
+    }
 }

@@ -41,6 +41,8 @@ const TAIL: u64 = 10;
 const READ_AHEAD: u64 = 64 << 10;
 /// Unwanted bytes between wanted ones that cost less than a second read.
 const GAP: u64 = 64 << 10;
+/// Longest schema of a file without a footer that has no length.
+const BARE_SCHEMA: u64 = 4 << 20;
 /// Bytes that unpack from one, beyond [`Limits::page`].
 const RATIO: u64 = 64;
 /// Bytes reserved for what is unpacked; beyond, memory grows as bytes come.
@@ -231,14 +233,18 @@ impl Walk<'_> {
 
     /// Walks the messages that begin at `at`.
     fn stream(&mut self, mut at: u64) -> Result<Found, Broken> {
-        let begin = at;
-        let head = self.head(at)?;
-        let head = head.ok_or_else(|| Broken::damage(at, "no schema at the begin of the file"))?;
-        let message = tried(at, || root_as_message(&head.bytes))?;
-        let stored = message.header_as_schema();
-        let stored = stored.ok_or_else(|| Broken::damage(begin, "no schema at the begin of the file"))?;
+        let missing = || Broken::damage(at, "no schema at the begin of the file");
+        let (bytes, next) = match self.bare_schema(at)? {
+            Some(bare) => bare,
+            None => {
+                let head = self.head(at)?.ok_or_else(missing)?;
+                (head.bytes, at + head.place.head + head.place.body)
+            }
+        };
+        let message = tried(at, || root_as_message(&bytes))?;
+        let stored = message.header_as_schema().ok_or_else(missing)?;
         let mut found = Found { schema: schema(stored, at)?, units: Vec::new(), dictionaries: Vec::new() };
-        at += head.place.head + head.place.body;
+        at = next;
         loop {
             let head = match self.head(at) {
                 Ok(Some(head)) => head,
@@ -275,6 +281,30 @@ impl Walk<'_> {
             }
             at = end;
         }
+    }
+
+    /// The schema behind a file's magic as polars writes it, without the length that other messages have before them, and
+    /// where the next message begins.
+    fn bare_schema(&mut self, at: u64) -> Result<Option<(Bytes, u64)>, Broken> {
+        let bytes = self.bytes(at..self.size.min(at.saturating_add(BARE_SCHEMA)))?;
+        if at == 0 || bytes.starts_with(&CONTINUATION.to_le_bytes()) {
+            return Ok(None);
+        }
+        if !tried(at, || root_as_message(&bytes)).is_ok_and(|message| message.header_as_schema().is_some()) {
+            return Ok(None);
+        }
+        for place in memchr::memmem::find_iter(&bytes, &CONTINUATION.to_le_bytes()).filter(|place| place % 8 == 0) {
+            let next = at + place as u64;
+            // Bytes of the schema may look like a begin.
+            let Ok(Some(head)) = self.head(next) else { continue };
+            let is_rows = |message: arrow_ipc::Message<'_>| {
+                matches!(message.header_type(), MessageHeader::RecordBatch | MessageHeader::DictionaryBatch)
+            };
+            if root_as_message(&head.bytes).is_ok_and(is_rows) {
+                return Ok(Some((bytes, next)));
+            }
+        }
+        Ok(Some((bytes, self.size)))
     }
 
     /// The message at an offset; `None` where the stream ends.
@@ -320,7 +350,11 @@ fn schema(stored: arrow_ipc::Schema<'_>, at: u64) -> Result<Schema, Broken> {
     if stored.endianness() != Endianness::Little {
         return Err(Broken::new("unsupported", FaultKind::Version, at, "numbers in big-endian order"));
     }
-    let unknown = |broken: Broken| Broken::new("unsupported", FaultKind::Version, at, broken.detail);
+    // The crate says so of types that it does not know; of all else that it unwraps the bytes are to blame.
+    let unknown = |broken: Broken| match broken.detail.contains("not supported") {
+        true => Broken::new("unsupported", FaultKind::Version, at, broken.detail),
+        false => broken,
+    };
     let schema = super::guard::guarded(at, || fb_to_schema(stored)).map_err(unknown)?;
     match schema.fields.iter().all(|field| is_shallow(field.data_type(), DEPTH)) {
         true => Ok(schema),

@@ -3,7 +3,8 @@
 use arrow_schema::{DataType, Schema};
 use thiserror::Error;
 
-use crate::model::{Format, Limits, PlaceUnit, roles};
+use super::cells::can_be_id;
+use crate::model::{Format, Limits, PlaceUnit, Role, roles};
 use crate::read::{Builder, Request, Want};
 
 /// What cells of a column can be read as.
@@ -182,19 +183,25 @@ impl Search<'_> {
         Ok(ranked.filter(|(_, index)| kinds.contains(&self.kind(*index))).min().map(|(_, index)| index))
     }
 
-    fn run(&self, request: &Request) -> Result<Option<usize>, Misfit> {
-        let kinds = [Kind::Text, Kind::Number, Kind::Null];
-        let want = "text or whole numbers";
-        let run = self.find("run", request.table.run.as_ref(), roles::run_rank, &kinds, want)?;
-        let Some(run) = run else { return Ok(None) };
-        let data_type = self.schema.field(run).data_type();
-        // pandas makes floats of whole numbers where one is missing.
-        let is_id = self.kind(run) != Kind::Number || data_type.is_integer() || data_type.is_floating();
-        if !is_id && request.table.run.is_some() {
-            let (name, got) = (self.schema.field(run).name().clone(), data_type.to_string());
-            return Err(Misfit::Type { argument: "run", name, got, want });
+    /// The column that tells runs apart; one that has its name but cannot, as a misfit.
+    fn run(&self, request: &Request) -> Result<(Option<usize>, Option<Misfit>), Misfit> {
+        let misfit = |index: usize| {
+            let field = self.schema.field(index);
+            let (name, got) = (field.name().clone(), field.data_type().to_string());
+            Misfit::Type { argument: "run", name, got, want: "text or whole numbers" }
+        };
+        let can = |index: usize| can_be_id(self.schema.field(index).data_type());
+        if let Some(name) = &request.table.run {
+            let index = self.named("run", name)?;
+            return if can(index) { Ok((Some(index), None)) } else { Err(misfit(index)) };
         }
-        Ok(Some(run).filter(|_| is_id))
+        let fields = self.schema.fields().iter().enumerate();
+        let ranked = fields.filter_map(|(index, field)| Some((roles::run_rank(field.name())?, index)));
+        Ok(match ranked.min() {
+            Some((_, index)) if can(index) => (Some(index), None),
+            Some((_, index)) => (None, Some(misfit(index))),
+            None => (None, None),
+        })
     }
 }
 
@@ -240,13 +247,15 @@ impl Layout {
 
     fn find(schema: &Schema, request: &Request, limits: &Limits) -> Result<Self, Misfit> {
         let search = Search { schema };
-        let run = search.run(request)?;
+        let (run, misfit) = search.run(request)?;
         let wide = Self::wide(schema, request, limits, run);
         let asks = request.table.name.is_some() || request.table.value.is_some();
-        if wide.has_signal && !asks {
-            return Ok(wide);
-        }
-        Ok(Self::long(&search, request, run, asks)?.unwrap_or(wide))
+        let layout = match wide.has_signal && !asks {
+            true => wide,
+            false => Self::long(&search, request, run, asks)?.unwrap_or(wide),
+        };
+        // All rows would be taken for those of one run.
+        misfit.filter(|_| layout.is_recording(request)).map_or(Ok(layout), Err)
     }
 
     fn wide(schema: &Schema, request: &Request, limits: &Limits, run: Option<usize>) -> Self {
@@ -309,7 +318,8 @@ impl Layout {
         let time = fields().find(|(index, field)| is_clock(*index, field.name())).map(|(index, _)| index);
         let is_nan = fields()
             .find(|(index, field)| {
-                field.name() == "is_nan" && matches!(search.kind(*index), Kind::Truth | Kind::Number)
+                let is_named = ["is_nan", "isnan"].iter().any(|name| field.name().eq_ignore_ascii_case(name));
+                is_named && matches!(search.kind(*index), Kind::Truth | Kind::Number | Kind::Text)
             })
             .map(|(index, _)| index);
         let usages = [
@@ -354,13 +364,65 @@ impl Layout {
         })
     }
 
+    /// Whether a column holds gradient norms, or what the user says is a signal.
+    fn has_norm(&self, request: &Request) -> bool {
+        let is_norm = |name: &str| {
+            let asked = request.metrics.iter().any(|(_, glob)| glob.is_match(name));
+            let norms = [Role::GradNorm, Role::GradNormPostClip, Role::LayerGradNorm];
+            asked || roles::role_of(name).is_some_and(|role| norms.contains(&role))
+        };
+        self.columns.iter().any(|column| column.is_metric && is_norm(&column.name))
+    }
+
     /// Whether the table records training runs, as far as its columns tell: a metric that the checks know; or steps of
     /// runs.
     pub fn is_recording(&self, request: &Request) -> bool {
         let has_run = self.place_of(Usage::Run).is_some();
         match self.is_long {
             true => self.has_step(request),
-            false => self.has_signal || (has_run && self.has_step(request) && !self.others.is_empty()),
+            // Data sets of samples hold losses too; those of a training stand at its steps.
+            false if self.has_signal => has_run || self.has_step(request) || self.has_norm(request),
+            false => has_run && self.has_step(request) && !self.others.is_empty(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use arrow_schema::Field;
+
+    fn layout(columns: &[(&str, DataType)], strict: bool) -> Result<Layout, Misfit> {
+        let fields: Vec<Field> = columns.iter().map(|(name, kind)| Field::new(*name, kind.clone(), true)).collect();
+        Layout::of(&Schema::new(fields), &Request::default(), &Limits::default(), strict)
+    }
+
+    #[test]
+    fn data_sets_of_samples_are_no_recordings() {
+        let is_recording =
+            |columns: &[(&str, DataType)]| layout(columns, false).unwrap().is_recording(&Request::default());
+        let (text, number) = (DataType::Utf8, DataType::Float64);
+        let samples = [("prompt", text.clone()), ("loss", number.clone())];
+        assert!(!is_recording(&samples));
+        for axis in [("step", DataType::Int64), ("run_id", text), ("grad_norm", number)] {
+            let table = [samples[0].clone(), samples[1].clone(), axis];
+            assert!(is_recording(&table), "{}", table[2].0);
+        }
+    }
+
+    #[test]
+    fn a_run_column_that_tells_nothing_is_refused() {
+        let list = DataType::new_list(DataType::Utf8, true);
+        let table = [("run_id", list), ("step", DataType::Int64), ("grad_norm", DataType::Float64)];
+        for strict in [true, false] {
+            let refused = layout(&table, strict);
+            assert!(matches!(refused, Err(Misfit::Type { argument: "run", .. })), "{refused:?}");
+        }
+        // Of a table that is no recording nothing is refused.
+        assert!(layout(&[table[0].clone(), ("text", DataType::Utf8)], false).is_ok());
+        for kind in [DataType::FixedSizeBinary(16), DataType::Binary, DataType::Date32, DataType::Decimal128(9, 0)] {
+            let table = [("run_id", kind), table[1].clone(), table[2].clone()];
+            assert_eq!(layout(&table, true).unwrap().place_of(Usage::Run), Some(0));
         }
     }
 }

@@ -9,6 +9,7 @@ pub mod ipc;
 pub mod layout;
 mod long;
 mod pages;
+pub mod pandas;
 pub mod parquet;
 pub mod runs;
 pub mod sources;

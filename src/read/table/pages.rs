@@ -181,6 +181,14 @@ impl Pages {
         let stored = self.bytes(start..start + u64::from(header.stored))?;
         self.advance(&header, length);
         let damage = |detail: String| Broken::damage(start, detail);
+        if let Some(want) = header.checksum {
+            let mut crc = flate2::Crc::new();
+            crc.update(&stored);
+            if crc.sum() != want {
+                let detail = "the bytes of a page are not those of its checksum";
+                return Err(Broken::new("cut-header", FaultKind::BadChecksum, start, detail));
+            }
+        }
         let plain = self.decompress(&header, stored).map_err(damage)?;
         self.check(&header, &plain).map_err(|(kind, detail)| match kind {
             FaultKind::Limit => Broken::new("limit", kind, start, detail),

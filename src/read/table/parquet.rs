@@ -21,6 +21,7 @@ use parquet::schema::types::SchemaDescPtr;
 use super::file::TableFile;
 use super::guard::{guarded, tried};
 use super::pages::{Pages, Shape, Slot};
+use super::pandas;
 use crate::model::{FaultKind, Limits};
 use crate::read::Ranges;
 use crate::read::broken::Broken;
@@ -64,11 +65,14 @@ pub fn open(ranges: Arc<dyn Ranges>, limits: &Limits) -> Result<Box<dyn TableFil
             field.set_data_type(texts);
         }
     }
+    // All that is read of what the writer says of its table.
+    let said = metadata(&bytes, pandas::KEY.as_bytes()).map(|value| String::from_utf8_lossy(value).into_owned());
+    let said: HashMap<String, String> = said.map(|said| (pandas::KEY.to_owned(), said)).into_iter().collect();
     let plain = FileMetaData::new(1, 0, None, None, Arc::clone(&descriptor), None);
     Ok(Box::new(ParquetFile {
         ranges,
         footer,
-        schema: Arc::new(Schema::new(fields)),
+        schema: Arc::new(Schema::new_with_metadata(fields, said)),
         roots,
         metadata: ParquetMetaData::new(plain, Vec::new()),
         descriptor,
@@ -198,11 +202,16 @@ impl TableFile for ParquetFile {
                 }
                 Ok(()) => return Ok(()),
                 // The batch that met the damage was lost with it: what stands before is read again in smaller ones.
-                Err(broken) if broken.kind == FaultKind::Unparsable && batch > 1 => batch = (batch / 16).max(1),
+                Err(broken) if is_damage(broken.kind) && batch > 1 => batch = (batch / 16).max(1),
                 Err(broken) => return Err(broken),
             }
         }
     }
+}
+
+/// Whether what stands before it may still be read.
+fn is_damage(kind: FaultKind) -> bool {
+    matches!(kind, FaultKind::Unparsable | FaultKind::BadChecksum)
 }
 
 impl ParquetFile {

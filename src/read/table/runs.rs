@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use super::batch::{Piece, Plan};
-use super::cells::{Column, NanMeaning, RowSet};
-use super::layout::{Kind, Usage};
+use super::cells::{Column, RowSet, id_name};
+use super::layout::Usage;
 use super::long::{self, Metric};
 use crate::model::recording::Doubt;
 use crate::model::{Fault, Format, Limits, PlaceUnit, Recording, Role, roles};
@@ -88,6 +88,8 @@ struct Run<'a> {
     /// Faults of its rows, and columns that lost some.
     faults: Vec<Fault>,
     lost: Vec<String>,
+    /// Some of its rows were lost, or may have been.
+    has_lost_rows: bool,
     doubts: BTreeMap<String, Doubt>,
     /// Step of the last value of each series in which NaN is ambiguous.
     last_values: HashMap<String, i64>,
@@ -161,6 +163,7 @@ impl<'a> Runs<'a> {
                 waiting: BTreeMap::new(),
                 faults: Vec::new(),
                 lost: Vec::new(),
+                has_lost_rows: false,
                 doubts: BTreeMap::new(),
                 last_values: HashMap::new(),
                 step_name: None,
@@ -187,6 +190,7 @@ impl<'a> Runs<'a> {
 
     /// Index of a metric's name in a long table.
     pub fn metric(&self, name: &str) -> u32 {
+        let name = id_name(name);
         let mut metrics = lock(&self.metrics);
         let (index, is_new) = metrics.0.intern(name);
         if is_new {
@@ -257,9 +261,27 @@ impl<'a> Runs<'a> {
                 guard.lost.push(column.clone());
             }
         }
+        guard.has_lost_rows = true;
         guard.taken += rows;
         let low = self.low.load(Ordering::Acquire);
         self.advance(run, &mut guard, low, give);
+    }
+
+    /// Says that rows were lost of which nobody knows whose they are, to all runs whose id begins with `prefix`. Gives
+    /// whether there is any.
+    pub fn lose_somewhere(&self, prefix: &str, fault: &Fault) -> bool {
+        let ids = lock(&self.ids);
+        let mut any = false;
+        for (index, _) in ids.texts.iter().enumerate().filter(|(_, id)| id.starts_with(prefix)) {
+            let Some(shared) = self.get(index as u32) else { continue };
+            let mut run = lock(&shared);
+            run.has_lost_rows = true;
+            if run.faults.len() < self.limits.faults {
+                run.faults.push(fault.clone());
+            }
+            any = true;
+        }
+        any
     }
 
     /// Says that all rows of a unit were taken: those of later units that waited for it go on.
@@ -318,7 +340,7 @@ impl<'a> Runs<'a> {
 
     fn finish_run(&self, index: u32, run: &mut Run<'a>, give: Give<'_>) {
         let pieces: Vec<Piece> = std::mem::take(&mut run.waiting).into_values().flatten().collect();
-        for piece in in_order(pieces) {
+        for piece in in_order(pieces, self.request) {
             self.feed(run, &piece);
         }
         let is_long = matches!(run.rows, Rows::Long(_));
@@ -342,6 +364,7 @@ impl<'a> Runs<'a> {
         if is_long {
             recording.axis.step_name = run.step_name.take();
         }
+        recording.has_lost_rows = run.has_lost_rows;
         recording.doubts = std::mem::take(&mut run.doubts).into_values().collect();
         recording.part = (!run.known.is_split).then_some(run.known.part);
         give(recording);
@@ -350,7 +373,8 @@ impl<'a> Runs<'a> {
     fn feed(&self, run: &mut Run<'a>, piece: &Piece) {
         run.taken += piece.rows.count() as u64;
         let layout = &piece.batch.plan.layout;
-        if piece.batch.plan.nan.contains(&NanMeaning::Ambiguous) {
+        let plan = &piece.batch.plan;
+        if (0..plan.nan.len()).any(|place| plan.is_ambiguous(place)) {
             let metrics = lock(&self.metrics).1.clone();
             doubt(run, piece, self.request, &metrics);
         }
@@ -378,11 +402,11 @@ impl<'a> Runs<'a> {
 
 /// Pieces of several parts whose steps do not overlap come in the order of the steps: files of a data set are often
 /// written in no order. Others stay in the order of the parts.
-fn in_order(pieces: Vec<Piece>) -> Vec<Piece> {
+fn in_order(pieces: Vec<Piece>, request: &Request) -> Vec<Piece> {
     let mut ranges: BTreeMap<u32, Option<(i64, i64)>> = BTreeMap::new();
     for piece in &pieces {
         let part = piece.batch.plan.part;
-        let range = piece.step_range();
+        let range = piece.step_range(request);
         let merged = match (ranges.get(&part), range) {
             (None | Some(None), range) => range,
             (Some(known), None) => *known,
@@ -409,13 +433,9 @@ fn in_order(pieces: Vec<Piece>) -> Vec<Piece> {
 fn doubt(run: &mut Run<'_>, piece: &Piece, request: &Request, metrics: &[Metric]) {
     let batch = &*piece.batch;
     let layout = &batch.plan.layout;
-    let ambiguous = batch.plan.nan.iter().enumerate().filter(|(_, meaning)| **meaning == NanMeaning::Ambiguous);
-    let steps = layout.columns.iter().position(|column| match column.usage {
-        Usage::Step => true,
-        Usage::Named => !column.is_metric && column.kind == Kind::Number,
-        _ => false,
-    });
-    for (place, _) in ambiguous {
+    let ambiguous = (0..layout.columns.len()).filter(|place| batch.plan.is_ambiguous(*place));
+    let steps = batch.plan.step_places(request);
+    for place in ambiguous {
         let wanted = &layout.columns[place];
         let is_metric = wanted.usage == Usage::Value || (wanted.usage == Usage::Named && wanted.is_metric);
         if !is_metric {
@@ -428,7 +448,7 @@ fn doubt(run: &mut Run<'_>, piece: &Piece, request: &Request, metrics: &[Metric]
         }
         for at in 0..piece.rows.count() {
             let row = piece.rows.row(at);
-            let step = || steps.and_then(|place| batch.columns[place].whole(row));
+            let step = || steps.iter().find_map(|place| batch.columns[*place].whole(row));
             let name = match batch.names.get(row) {
                 Some(metric) => metrics.get(*metric as usize).map_or("", |metric| &metric.name),
                 None => &wanted.name,
