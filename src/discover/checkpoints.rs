@@ -16,7 +16,13 @@ use crate::read::Confidence;
 /// Checkpoints that names tell of; `entries` are sorted by path.
 pub fn checkpoints_among(entries: &[Entry], prefix: &str) -> Vec<Checkpoint> {
     let mut checkpoints = Vec::new();
+    let mut outer: HashSet<&str> = HashSet::new();
     for (index, entry) in entries.iter().enumerate() {
+        // What lies in a checkpoint is a part of it, whatever its name counts: shards, DeepSpeed's `global_step200/`.
+        let mut above = entry.path.match_indices('/').map(|(at, _)| &entry.path[..at]);
+        if !outer.is_empty() && above.any(|directory| outer.contains(directory)) {
+            continue;
+        }
         let is_dir = entry.kind == EntryKind::Directory;
         if !is_dir && entry.kind != EntryKind::File {
             continue;
@@ -38,6 +44,9 @@ pub fn checkpoints_among(entries: &[Entry], prefix: &str) -> Vec<Checkpoint> {
             } else {
                 entry.size > 0
             };
+        if is_dir {
+            outer.insert(&entry.path);
+        }
         let path = format!("{prefix}{}", entry.path);
         checkpoints.push(Checkpoint { number: name.number, unit: name.unit, path, complete });
     }
@@ -114,6 +123,11 @@ pub fn companion(other: &str, child: &str) -> Companion {
 /// Names of directories that hold nothing but checkpoints.
 const CHECKPOINT_FOLDERS: [&str; 6] = ["checkpoints", "checkpoint", "ckpts", "ckpt", "weights", "models"];
 
+/// Whether a path leads through such directories alone: who lives there writes checkpoints for what lies above.
+pub fn is_checkpoint_folder(path: &str) -> bool {
+    path.split('/').all(|part| CHECKPOINT_FOLDERS.contains(&part))
+}
+
 fn is_checkpoint(name: &str) -> bool {
     checkpoint_name::parse(name, true).is_some()
 }
@@ -142,6 +156,9 @@ pub fn look_around(directory: &Path, known: &[PathBuf], prefix: &str, limits: &L
         _ => String::new(),
     };
     let mut evaluations: HashSet<String> = HashSet::new();
+    // Directories beside named files in which others live.
+    let mut others: HashSet<String> = HashSet::new();
+    let mut is_cut = false;
     let mut heads = 0;
     while let Some(next) = walker.next() {
         let Ok(entry) = next else { continue };
@@ -155,7 +172,7 @@ pub fn look_around(directory: &Path, known: &[PathBuf], prefix: &str, limits: &L
             continue;
         }
         if walk.entries.len() == OUTER_ENTRIES {
-            alone = false;
+            (alone, is_cut) = (false, true);
             break;
         }
         let path = walk.relative(directory, entry.path());
@@ -168,9 +185,15 @@ pub fn look_around(directory: &Path, known: &[PathBuf], prefix: &str, limits: &L
         // In the directory itself: a twin logger of the one training below it.
         let is_twin = folder.is_empty() && !child.is_empty();
         let is_own = !child.is_empty() && (folder == child || is_below(folder, &child));
+        if is_copy && plain(file) == "trainer_state.json" && !folder.is_empty() {
+            others.insert(folder.to_owned());
+        }
         if !is_dir && !is_copy && !is_twin && !is_own {
             let companion = companion(folder, &child);
             if companion != Companion::Copy && is_training(entry.path(), &path, &mut heads, limits) {
+                if !folder.is_empty() {
+                    others.insert(folder.to_owned());
+                }
                 if let Companion::Evaluation(length) = companion {
                     evaluations.insert(folder[..length].to_owned());
                 } else {
@@ -186,11 +209,19 @@ pub fn look_around(directory: &Path, known: &[PathBuf], prefix: &str, limits: &L
         walk.entries.push(Entry { path, size, kind });
     }
     walk.entries.sort_unstable();
-    let checkpoints = checkpoints_among(&walk.entries, prefix);
+    let mut checkpoints = checkpoints_among(&walk.entries, prefix);
     let has_checkpoint = |checkpoint: &Checkpoint| {
         let path = &checkpoint.path[prefix.len()..];
         path.match_indices('/').any(|(at, _)| evaluations.contains(&path[..at]))
     };
     alone = alone && (evaluations.is_empty() || !checkpoints.iter().any(has_checkpoint));
+    if prefix.is_empty() {
+        others.retain(|other| !is_checkpoint_folder(other));
+        // Where not all was looked at, others may live in any directory.
+        let is_foreign =
+            |path: &str, at: usize| others.contains(&path[..at]) || is_cut && !is_checkpoint_folder(&path[..at]);
+        checkpoints
+            .retain(|checkpoint| !checkpoint.path.match_indices('/').any(|(at, _)| is_foreign(&checkpoint.path, at)));
+    }
     Around { checkpoints, alone }
 }

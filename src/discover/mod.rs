@@ -14,7 +14,8 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use checkpoints::{
-    Companion, OUTER, OUTER_ENTRIES, checkpoints_among, companion, is_evaluation, is_phase, look_around,
+    Companion, OUTER, OUTER_ENTRIES, checkpoints_among, companion, is_checkpoint_folder, is_evaluation, is_phase,
+    look_around,
 };
 pub use filter::Filter;
 pub use walk::Damaged;
@@ -61,8 +62,8 @@ pub struct Discovery {
     /// Files that no reader recognises.
     pub skipped: u64,
     checkpoints: Vec<Checkpoint>,
-    /// Checkpoints in the first, second and third directory above the root; looked for once a source needs them.
-    outer: OnceLock<Vec<Vec<Checkpoint>>>,
+    /// What lies around the root; looked for once a source needs it.
+    outer: OnceLock<Outside>,
     /// Files that the user named, where this is no walk.
     named: Vec<PathBuf>,
     limits: Limits,
@@ -203,8 +204,8 @@ impl Discovery {
         !self.named.is_empty()
     }
 
-    /// Checkpoints known by their names of a source: in its directory, below it, and up to three directories above
-    /// while no other training lives there (SPEC 4).
+    /// Checkpoints known by their names of a source: in its directory and below it, but for directories of other
+    /// trainings, and up to three directories above while no other training lives there (SPEC 4).
     pub fn checkpoints_of(&self, source: &Source) -> Vec<Checkpoint> {
         let mut widest = self.logger_of(&source.directory);
         let mut above = 0;
@@ -218,13 +219,35 @@ impl Discovery {
             widest = parent;
             above += 1;
         }
-        let mut checkpoints = self.checkpoints_below(widest).to_vec();
+        let below = self.checkpoints_below(widest).iter();
+        let mut checkpoints: Vec<Checkpoint> =
+            below.filter(|checkpoint| !self.is_of_another(checkpoint, widest, source)).cloned().collect();
         if widest.is_empty() && is_alone {
-            let beside = usize::from(!self.named.is_empty());
-            let levels = self.outer.get_or_init(|| self.look_outside());
-            checkpoints.extend(levels.iter().take(beside + OUTER.saturating_sub(above)).flatten().cloned());
+            let outside = self.outer.get_or_init(|| self.look_outside());
+            // A member of an archive does not live beside it: that directory is one above its own.
+            if source.directory.is_empty() || outside.is_beside_alone {
+                checkpoints.extend(outside.beside.iter().cloned());
+            }
+            checkpoints.extend(outside.levels.iter().take(OUTER.saturating_sub(above)).flatten().cloned());
         }
         checkpoints
+    }
+
+    /// Whether a checkpoint below `widest` lies in the directory of another training than that of `source`.
+    fn is_of_another(&self, checkpoint: &Checkpoint, widest: &str, source: &Source) -> bool {
+        let start = if widest.is_empty() { 0 } else { widest.len() + 1 };
+        let own = source.directory.as_str();
+        checkpoint.path.match_indices('/').map(|(at, _)| at).filter(|at| *at > start).any(|at| {
+            let directory = &checkpoint.path[..at];
+            let first = self.source_directories.partition_point(|(other, _)| other.as_str() < directory);
+            let mut formats =
+                self.source_directories[first..].iter().take_while(|(other, _)| other == directory).map(|(_, f)| f);
+            own != directory
+                && !is_below(own, directory)
+                && !is_checkpoint_folder(&directory[start..])
+                // Tables beside the recordings of other formats are data more often than trainings.
+                && formats.any(|other| source.format.is_table() || !other.is_table())
+        })
     }
 
     /// The directory of the logger that wrote one: `add_scalars` of TensorBoard writes parts of a chart into directories
@@ -283,14 +306,15 @@ impl Discovery {
 
     /// What lies beside files that the user named (the walk saw them alone), then the directories above the root,
     /// nearest first, until one in which another training lives.
-    fn look_outside(&self) -> Vec<Vec<Checkpoint>> {
-        let mut levels = Vec::new();
+    fn look_outside(&self) -> Outside {
+        let mut outside = Outside { beside: Vec::new(), is_beside_alone: true, levels: Vec::new() };
         let mut inner = self.root.base.as_path();
         if !self.named.is_empty() {
             let around = look_around(inner, &self.named, "", &self.limits);
-            levels.push(around.checkpoints);
+            outside.beside = around.checkpoints;
+            outside.is_beside_alone = around.alone;
             if !around.alone {
-                return levels;
+                return outside;
             }
         }
         let mut prefix = String::new();
@@ -301,11 +325,22 @@ impl Discovery {
             if !around.alone {
                 break;
             }
-            levels.push(around.checkpoints);
+            outside.levels.push(around.checkpoints);
             inner = outer;
         }
-        levels
+        outside
     }
+}
+
+/// Checkpoints around a root.
+#[derive(Debug)]
+struct Outside {
+    /// Beside files that the user named, but for those in directories of other trainings.
+    beside: Vec<Checkpoint>,
+    /// Whether no other training lives beside them or below.
+    is_beside_alone: bool,
+    /// In the first, second and third directory above, as far as no other training lives there.
+    levels: Vec<Vec<Checkpoint>>,
 }
 
 fn is_below(path: &str, directory: &str) -> bool {

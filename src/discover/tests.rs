@@ -744,3 +744,64 @@ fn damage_of_a_tar_is_told_once_at_its_place() {
     // Nothing of it could be read: that is an error, whatever is usual for its kind.
     assert_eq!(scan.faults[0].fault.severity, crate::model::Severity::Error);
 }
+
+#[test]
+fn checkpoints_of_another_training_are_never_named() {
+    let bad = || rows(300, Some(250));
+    let point = || vec![1u8; 9];
+    let member = tar(&[("r1/m.jsonl", bad())]);
+    let beside: Files = vec![
+        ("t/a.tar", member.clone()),
+        ("t/r2/m.jsonl", rows(300, None)),
+        ("t/r2/checkpoint-240/random_states_0.pkl", point()),
+    ];
+    let below: Files = vec![
+        ("t/m.jsonl", bad()),
+        ("t/other/trainer_state.json", state(300, None)),
+        ("t/other/checkpoint-240/random_states_0.pkl", point()),
+    ];
+    let copies: Files = vec![
+        ("t/m.jsonl", bad()),
+        ("t/other/checkpoint-240/trainer_state.json", state(240, None)),
+        ("t/other/checkpoint-240/random_states_0.pkl", point()),
+    ];
+    // Directories of nothing but checkpoints belong to what lies above, and so does what lies beside.
+    let own: Files = vec![
+        ("t/m.jsonl", bad()),
+        ("t/checkpoints/checkpoint-240/trainer_state.json", state(240, None)),
+        ("t/checkpoints/checkpoint-240/random_states_0.pkl", point()),
+    ];
+    let alone: Files = vec![("t/a.tar", member), ("t/checkpoint-240/random_states_0.pkl", point())];
+    for (name, file, files, want) in [
+        ("beside an archive", "a.tar", beside, None),
+        ("below", "m.jsonl", below, None),
+        ("copies below", "m.jsonl", copies, None),
+        ("a folder of checkpoints", "m.jsonl", own, Some(240)),
+        ("an archive alone", "a.tar", alone, Some(240)),
+    ] {
+        let folder = folder(&files);
+        for root in ["t".to_owned(), format!("t/{file}")] {
+            let scan = scan_of(&folder.path().join(&root));
+            let found = scan.outcomes.iter().find_map(|outcome| outcome.findings.first()).unwrap();
+            assert_eq!(found.restore.step, want, "{name} from {root}: {:?}", found.restore);
+        }
+    }
+}
+
+#[test]
+fn nothing_in_a_checkpoint_is_another() {
+    let point = || vec![1u8; 9];
+    let files = vec![
+        ("m.jsonl", rows(300, Some(250))),
+        ("checkpoint-100/model-1.safetensors", point()),
+        ("checkpoint-100/random_states_0.pkl", point()),
+        ("checkpoint-200/random_states_0.pkl", point()),
+        ("checkpoint-200/global_step240/mp_rank_00_model_states.pt", point()),
+    ];
+    let plain = folder(&files);
+    for scan in [scan_of(plain.path()), scan_of(&plain.path().join("m.jsonl")), packed("a.tar", tar(&files))] {
+        let outcome = &scan.outcomes[0];
+        assert_eq!(outcome.findings[0].restore.step, Some(200));
+        assert_eq!(outcome.checkpoints, 2);
+    }
+}
