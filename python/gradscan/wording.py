@@ -332,8 +332,8 @@ _TRACES = {
     "dead-gradient": "every recorded {metric} is 0",
     "skipping": "every update is skipped to the end, or the loss scale fell to its minimum",
     "erased": "{metric} is missing in rows that have a loss, as it is where the logger drops NaN",
-    "ambiguous-nan": "{metric} has NaN in a float column of pandas, where a value that was not recorded is NaN as well "
-    "(nan='damage' or nan='missing' says which it is)",
+    "ambiguous-nan": "{metric} has cells in a column of pandas that are NaN or were not recorded, which look the same "
+    "there (scan_frame with nan='damage' or nan='missing' says which it is)",
 }
 
 
@@ -356,7 +356,7 @@ def suspicion_sentence(row: Row) -> str:
 class Topic:
     """One thing that `explain` knows: its kind, one line, and the whole text."""
 
-    kind: Literal["check", "suspicion", "note", "status", "restore"]
+    kind: Literal["check", "suspicion", "note", "status", "restore", "audit"]
     summary: str
     text: str
 
@@ -446,13 +446,21 @@ Its TRL adapter drops values that are NaN.""",
     ),
     "ambiguous-nan": Topic(
         "suspicion",
-        "NaN in a float column of pandas: damage, or not recorded",
-        """Float columns of numpy, which pandas uses by default, write NaN for a value that was not recorded. So a NaN
-in a gradient norm or a training loss of such a column may be either, and the run is neither damaged nor clean.
+        "a column of pandas: NaN there is damage, or not recorded",
+        """pandas keeps a value that was not recorded as NaN: in float columns of numpy, its default, in categories of
+numbers (a row without one) and in columns of Python objects. Where it writes such a column to Parquet or Feather, or
+turns it into an Arrow table, every NaN becomes null; the metadata `pandas` of the file tells who wrote it. So a NaN, or
+a null in such a file, in a gradient norm or a training loss may be either, and the run is neither damaged nor clean.
 
-What to do: gradscan.scan_frame(frame, nan="damage") if every NaN was recorded, nan="missing" if NaN stands for empty
-cells. Nullable columns (dtype Float64), Arrow-backed ones, polars and pyarrow tell both apart and need no choice; so do
-the files that the table was made from.""",
+What to do in memory: gradscan.scan_frame(frame, nan="damage") if every NaN was recorded, nan="missing" if NaN stands
+for empty cells.
+
+What to do with a file: scan has no such setting, since a file that pandas wrote holds both as null. Read it with pandas
+and say which it is: gradscan.scan_frame(pandas.read_parquet(path), nan="damage") or nan="missing". Better: scan
+the files that the table was made from.
+
+Certain, and never suspected: "NaN" as text, Decimal("NaN"), nullable columns (dtype Float64), Arrow-backed ones, and
+tables that polars, DuckDB or pyarrow wrote from values of their own.""",
     ),
     "sparse-log": Topic(
         "note",
@@ -588,10 +596,44 @@ the damage is left. `unknown`: no checkpoint is known, or its number counts some
 steps (epochs, samples, tokens). Only names, sizes and completeness markers are looked at; no checkpoint is
 opened.
 
-With --verify-checkpoints the safetensors files of the restore point are read. `verified`: every value in them is
-finite. One that holds NaN or Inf, or cannot be read, gives way to the next older one; `none`, if that leaves none. A
-checkpoint without safetensors files (pickles are never loaded) stays `clean`, with the reason that it could not be
-verified.""",
+With --verify-checkpoints the safetensors files of the restore point are read: see `verified`, `unverified` and
+`poisoned`.""",
+    ),
+    "verified": Topic(
+        "restore",
+        "the weights of the restore point were read: all are finite",
+        """restore_status with --verify-checkpoints: every value in the safetensors files of the checkpoint, all shards
+of an index, is a number. Optimizer states in pickles (optimizer.pt) are not read: pickles are never loaded.""",
+    ),
+    "unverified": Topic(
+        "restore",
+        "the weights of the restore point could not be read",
+        """A reason beside the restore point, with --verify-checkpoints: nothing that may hold floats could be looked
+at (pickles are never loaded, links not followed, a path that only the recording names is never opened). By its place it
+is from before the damage; whether its weights are finite is not known.
+
+What to do: load it yourself and call gradscan.assert_finite(model.state_dict()), or save safetensors.""",
+    ),
+    "poisoned": Topic(
+        "restore",
+        "the weights of every checkpoint from before the damage hold NaN",
+        """A reason beside restore_status `none`, with --verify-checkpoints: each checkpoint from before the first bad
+step holds NaN or Inf in its weights, or cannot be read. The damage is older than what was recorded of it.
+
+What to do: `gradscan audit CHECKPOINT` lists the tensors; go back to an older copy of the training, or its start.""",
+    ),
+    "audit": Topic(
+        "audit",
+        "counts NaN and Inf in data and weights, by column and tensor",
+        """`gradscan audit PATH` and gradscan.audit(path_or_frame) read safetensors, npy, npz, Parquet, Arrow and
+Feather files, and frames: for each tensor or column how many values are NaN or Inf, the first row that holds one, and
+how many rows do. nulls are left out. Integers and text have no row.
+
+What could not be read to its end is a fault and never clean: exit code 3 (1 if some value is NaN or Inf). Pickles are
+never loaded. CSV is not audited: gradscan scan reads it.
+
+A pandas frame is counted by its values: NaN counts as NaN, though pandas may mean a missing value by it. A table that
+was made of a pandas frame (Arrow, Parquet, Feather) has null in place of NaN: there an audit finds nothing.""",
     ),
 }
 
@@ -601,17 +643,22 @@ KINDS = {
     "note": "notes",
     "status": "status of a run",
     "restore": "restore point",
+    "audit": "audits",
 }
+
+_COLUMNS = {"restore_status": "restore", "restore_step": "restore", "restore_path": "restore"}
+"""Columns of the tables that a topic explains."""
 
 
 def explain(name: str) -> str:
-    """What a check, suspicion, note or status means, why it matters and what to do: plain text, ready to print.
+    """What a name of the tables means (a check, a note, a status ...), why it matters and what to do: plain text.
 
     Raises `ValueError` for a name that does not exist; the message lists those that do.
     """
     if not isinstance(name, str):
         raise TypeError(f"name: got {name!r}, want a check, suspicion, note or status as a string")
     key = name.strip().lower()
+    key = _COLUMNS.get(key.replace("-", "_"), key)
     topic = TOPICS.get(key) or TOPICS.get(key.replace("_", "-")) or TOPICS.get(key.replace("-", "_"))
     if topic is None:
         import difflib

@@ -228,7 +228,8 @@ NAMES = {
         "empty",
     },
     "status": {"damaged", "suspect", "opening", "unreadable", "not_assessable", "clean"},
-    "restore": {"restore"},
+    "restore": {"restore", "verified", "unverified", "poisoned"},
+    "audit": {"audit"},
 }
 
 
@@ -245,11 +246,18 @@ def test_every_name_is_explained() -> None:
 
 def test_explain_forgives_case_and_separators_and_suggests() -> None:
     assert wording.explain("Sparse_Log") == wording.explain("sparse-log")
+    assert wording.explain("restore_status") == wording.explain("restore-status") == wording.explain("restore")
     assert wording.explain("not-assessable").startswith("not_assessable")
     with pytest.raises(ValueError, match="did you mean spikes"):
         wording.explain("spike")
     with pytest.raises(ValueError, match="want one of nonfinite, spikes"):
         wording.explain("qqq")
+
+
+def test_ambiguous_nan_says_what_to_do_with_frames_and_files() -> None:
+    text = wording.explain("ambiguous-nan")
+    for word in ("categories", "Decimal", "Parquet", "Feather", "Arrow table", 'nan="missing"', "pandas.read_parquet"):
+        assert word in text
 
 
 @pytest.mark.parametrize("rule", sorted(NAMES["suspicion"]))
