@@ -189,7 +189,8 @@ def _needed(
     schema: pl.Schema, columns: assemble.Columns, pairs: _Pairs, refused: Mapping[str, str] | None = None
 ) -> list[str]:
     """The columns that a scan needs; `refused` are those of a type that has no name in polars, with its name."""
-    odd = {name: str(dtype) for name, dtype in schema.items() if isinstance(dtype, _NOT_CARRIED)} | dict(refused or {})
+    odd = {name: str(dtype) for name, dtype in schema.items() if any(kind in str(dtype) for kind in _NOT_CARRIED)}
+    odd |= refused or {}
     plain = pl.Schema({name: _REFUSED if name in odd else dtype for name, dtype in schema.items()})
     try:
         needed = _core.frame_columns(plain, **columns, metrics=pairs) if schema else []
@@ -205,9 +206,8 @@ def _needed(
     return needed
 
 
-_NOT_CARRIED = tuple(
-    kind for kind in (getattr(pl, name, None) for name in ("Object", "Int128", "UInt128")) if kind is not None
-)
+_NOT_CARRIED = ("Object", "Int128")
+"""Types of polars, alone or inside others, that Arrow does not have."""
 
 
 def _refuse_unmatched(schema: pl.Schema, columns: assemble.Columns, pairs: _Pairs) -> None:
@@ -356,7 +356,8 @@ class _PandasFrame:
                 return _no_column(name, values, f"categories of {categories.refused}")
             known = categories.part(0, len(categories.values))
             # NaN is no category: a row without one holds it, or nothing. Text says "NaN" where it means that.
-            gaps = known.dtype.is_numeric() and bool((values.cat.codes < 0).any())
+            # Large whole numbers are ids and no metrics; as floats two of them could become one.
+            gaps = known.dtype.is_numeric() and bool((values.cat.codes < 0).any()) and not _is_wide(known)
             if gaps:
                 known = known.cast(pl.Float64).extend(pl.Series([np.nan]))
             return _Column(name, values, lambda part: _categories(part.cat.codes.to_numpy(), known, gaps), gaps)
@@ -455,6 +456,10 @@ def _masked(array: np.ndarray[Any, Any], missing: np.ndarray[Any, Any]) -> pl.Se
     if not missing.any():
         return values
     return pl.select(pl.when(pl.Series(~missing)).then(values)).to_series()
+
+
+def _is_wide(known: pl.Series) -> bool:
+    return known.dtype.is_integer() and bool((known.cast(pl.Float64).abs() >= 2.0**53).any())
 
 
 def _categories(codes: np.ndarray[Any, Any], known: pl.Series, gaps: bool) -> pl.Series:

@@ -423,6 +423,9 @@ SOURCES: dict[str, Callable[[pl.DataFrame], Any]] = {
     "polars, a slice": lambda f: pl.concat([f[:9], f, f[:5]]).slice(9, len(f)),
     "polars, categories": lambda f: f.with_columns(pl.col("run").cast(pl.Categorical)),
     "polars, an enumeration": lambda f: f.with_columns(pl.col("run").cast(pl.Enum(sorted(WANT)))),
+    "polars, with wide integers": lambda f: f.with_columns(
+        pl.lit(1).cast(pl.Int128).alias("a"), pl.concat_list(pl.lit(1).cast(pl.Int128)).alias("b")
+    ),
     "polars, with objects": lambda f: f.with_columns(pl.Series("any", [object()] * len(f), dtype=pl.Object)),
     "lazy": lambda f: f.lazy(),
     "lazy, with a filter": lambda f: (
@@ -651,6 +654,12 @@ def test_nan_of_a_decimal_is_certain() -> None:
 def test_text_in_categories_has_no_nan() -> None:
     cells = pd.Categorical(["0.5", "0.25", None, "0.5"] * 20)
     assert gs.scan_frame(pd.DataFrame({"step": range(80), "grad_norm": cells})).runs["status"].to_list() == ["clean"]
+
+
+def test_large_ids_in_categories_stay_apart() -> None:
+    ids = pd.Categorical.from_codes([0, 1, -1] * 20, [2**60, 2**60 + 1])
+    frame = masked(plain()[:60]).assign(run=ids)
+    assert sorted(gs.scan_frame(frame).runs["run"]) == [str(2**60), str(2**60 + 1), "null"]
 
 
 def test_run_ids_of_uuid() -> None:
