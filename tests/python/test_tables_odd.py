@@ -169,12 +169,10 @@ def test_one_more_step_column_is_no_other_data_set(tmp_path: Path) -> None:
 
 
 def test_parts_are_ordered_by_a_step_that_has_values(tmp_path: Path) -> None:
-    late = {**rows(), "_step": [None] * ROWS}
-    late["step"] = [step + ROWS for step in late["step"]]
-    early = {**rows(), "_step": [None] * ROWS}
-    for name, values in {"part-0": late, "part-1": early}.items():
-        frame = pl.DataFrame({**values, "run_id": ["a"] * ROWS}, schema_overrides={"_step": pl.Int64})
-        frame.write_parquet(tmp_path / f"{name}.parquet")
+    for name, first in {"part-0": ROWS, "part-1": 0}.items():
+        steps = [first + k for k in range(ROWS)]
+        frame = pl.DataFrame({**rows(), "step": None, "iteration": steps, "run_id": "a"})
+        frame.with_columns(pl.col("step").cast(pl.Int64)).write_parquet(tmp_path / f"{name}.parquet")
     scan = gs.scan([tmp_path])
     assert scan.runs["attempts"].to_list() == [1]
     assert scan.runs["records"].to_list() == [2 * ROWS]
