@@ -15,6 +15,8 @@ pub(super) struct Points {
     /// Step and wall time (seconds since 1970) of the current record.
     step: i64,
     wall_time: f64,
+    /// The record has no step of its own: `step` is where it stands among the others.
+    stepless: bool,
     started: f64,
     /// Step of the row that the newest points belong to.
     row_step: Option<i64>,
@@ -53,10 +55,18 @@ impl<'a> Builder<'a> {
         let Some(points) = &mut self.points else { return };
         points.step = step;
         points.wall_time = wall_time;
+        points.stepless = false;
         if points.first.is_none() {
             (points.first, points.largest, points.started) = (Some(step), step, wall_time);
         }
         points.largest = points.largest.max(step);
+    }
+
+    /// Says that the current event has no step of its own; that of [`begin_points`](Self::begin_points) is where it stands.
+    pub fn forget_step(&mut self) {
+        if let Some(points) = &mut self.points {
+            points.stepless = true;
+        }
     }
 
     /// A point of the current event.
@@ -78,7 +88,7 @@ impl<'a> Builder<'a> {
         let point = Point {
             value,
             step,
-            has_step: true,
+            has_step: !points.stepless,
             record,
             at: Some(self.row.at),
             time: clock::from_number(points.wall_time),

@@ -88,7 +88,7 @@ impl Column {
     }
 
     /// Number of cells; `None` where none can be read.
-    pub fn len(&self) -> Option<usize> {
+    pub fn count(&self) -> Option<usize> {
         match self {
             Self::F32(array) => Some(array.len()),
             Self::F64(array) => Some(array.len()),
@@ -195,7 +195,7 @@ const LARGEST: f64 = f64::MAX;
 /// The values of a long table, NaN and Inf put back where the table says in a column of its own that they were.
 pub fn values_of(value: Column, is_nan: Option<&Column>) -> Column {
     let Some(is_nan) = is_nan else { return value };
-    let Some(rows) = is_nan.len() else { return value };
+    let Some(rows) = is_nan.count() else { return value };
     let is_double = matches!(value, Column::F64(_));
     let restored = (0..rows).map(|row| match value.number(row) {
         _ if is_nan.is_true(row) => Some(f64::NAN),

@@ -142,6 +142,10 @@ pub fn tables<'a>(
             Ok(layout) if layout.is_recording(request) || request.everything => {
                 tables.add(index, file, layout);
             }
+            Ok(layout) if layout.has_signal => {
+                let detail = "a loss, but no step, no run and no gradient norm: no recording of a training";
+                tables.broken.push((index, Rejected::unreadable("not-a-recording", detail)));
+            }
             Ok(_) => tables.broken.push((index, unrelated(file.schema()))),
             // A recording whose runs cannot be told apart is told, also where it was only met.
             Err(misfit @ Misfit::Type { argument: "run", .. }) => {

@@ -62,6 +62,8 @@ pub struct Run {
     ended: Option<i64>,
     /// The part of the rows from each one on.
     parts: Vec<(i64, u32)>,
+    /// Rows, as in [`Points::order`], without a step where others have one.
+    stepless: Vec<i64>,
 }
 
 impl Run {
@@ -107,7 +109,10 @@ impl Run {
             self.stretches += usize::from(self.newest != Some(metric));
             self.newest = Some(metric);
             let points = &mut self.series[index];
-            // Without a step column values are numbered; a missing step is that of the point before it.
+            if steps.is_some() && step.is_none() {
+                self.stepless.push(self.taken - 1);
+            }
+            // Without a step column values are numbered; a row without a step stands where the point before it does.
             let step = match steps {
                 None => points.steps.len() as i64,
                 Some(_) => step.or_else(|| points.steps.last()).unwrap_or(0),
@@ -180,6 +185,9 @@ impl Run {
             let step = points.steps.get(at);
             let time = points.times.get(at).map_or(f64::NAN, |time| time as f64 / 1e3);
             builder.begin_points(points.rows.get(at) as u64, step, time);
+            if self.stepless.binary_search(&order).is_ok() {
+                builder.forget_step();
+            }
             builder.point(ids[series], points.values.get(at));
             if at + 1 < points.steps.len() {
                 falls[series] += u32::from(points.steps.get(at + 1) < step);
