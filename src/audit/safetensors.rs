@@ -69,6 +69,11 @@ fn dtype(name: &Text<'_>) -> Option<(&'static str, u64, Option<Layout>)> {
     known.iter().copied().find(|(known, ..)| name.is(known))
 }
 
+/// Whether values of a type of the format, by its name, can be NaN or infinite, and are counted.
+pub fn is_counted(dtype: &str) -> bool {
+    matches!(dtype, "F64" | "F32" | "F16" | "BF16" | "C64") || dtype.starts_with("F8_")
+}
+
 /// Reads a header. `data`: bytes behind it, where that is known.
 pub fn header(json: &[u8], data: Option<u64>) -> Result<Vec<Entry>, Broken> {
     let begin = 8 + json.len() as u64;
