@@ -19,7 +19,7 @@ use walkdir::WalkDir;
 
 #[cfg(feature = "archives")]
 use crate::audit::Streamed;
-use crate::audit::{self, Format, Input, Report, Tensor, npy, safetensors};
+use crate::audit::{self, Format, Input, Report, npy, safetensors};
 use crate::model::source::plain;
 use crate::model::{FaultKind, Limits};
 #[cfg(feature = "archives")]
@@ -653,16 +653,17 @@ fn check_shards(jobs: &[Job], done: &mut [Option<Done>], limits: &Limits) {
 }
 
 /// What an audit of a checkpoint's weights says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Weights {
     /// Every safetensors file in it was read, and all values are finite.
     Sound,
-    /// NaN or Inf in some tensor.
-    Poisoned,
-    /// A file in it is damaged, or a shard is missing.
-    Unreadable,
-    /// It holds no safetensors file, or none with a tensor: nothing was looked at.
-    Unknown,
+    /// NaN or Inf in some tensor; what it holds: `holds NaN in w`.
+    Poisoned(String),
+    /// A file in it is damaged, or a shard is missing: `cannot be read: ...`.
+    Unreadable(String),
+    /// Not all of it was looked at; the code says why: `unverified` (no safetensors files), `no-floats` (no value in them
+    /// can be NaN), `unsupported` (a type that is not known), `link`, `archive` (it lies in one).
+    Unknown(&'static str),
 }
 
 /// Audits the safetensors files of a checkpoint, a file or a directory, on this thread. Once `cancel` is set what it
@@ -680,32 +681,108 @@ pub fn weights(path: &Path, limits: &Limits, cancel: &AtomicBool) -> Weights {
                 plan.add(path.to_owned(), source, kind);
             }
         }
-        _ => return Weights::Unknown,
+        Ok(metadata) if metadata.is_symlink() => return Weights::Unknown("link"),
+        Ok(_) => return Weights::Unknown("unverified"),
+        // A member of an archive: what lies above it on disk is a file.
+        Err(_) if path.ancestors().skip(1).any(Path::is_file) => return Weights::Unknown("archive"),
+        Err(error) => return Weights::Unreadable(format!("cannot be read: {error}")),
     }
     let jobs: Vec<Job> = plan.jobs.into_values().collect();
-    // A link is not followed: what it leads to is not known.
-    if jobs.is_empty() || jobs.iter().any(|job| matches!(&job.kind, Kind::Refused(why) if why.kind == FaultKind::Link))
-    {
-        return Weights::Unknown;
+    if jobs.is_empty() {
+        return Weights::Unknown("unverified");
     }
     let shared = Arc::new(Shared::default());
     let mut worker = Worker { shared: &shared, limits, cancel, buffer: Vec::new() };
     let mut done: Vec<Option<Done>> = Vec::new();
     for job in &jobs {
         if cancel.load(Ordering::Relaxed) {
-            return Weights::Unknown;
+            return Weights::Unknown("unverified");
         }
         done.push(Some(worker.run(job)));
     }
     check_shards(&jobs, &mut done, limits);
     let reports = || done.iter().flatten().flat_map(|done| &done.files).map(|file| &file.report);
-    if reports().flat_map(|report| &report.tensors).any(Tensor::is_bad) {
-        Weights::Poisoned
-    } else if reports().any(|report| !report.faults.is_empty()) {
-        Weights::Unreadable
-    } else if reports().all(|report| report.tensors.is_empty()) {
-        Weights::Unknown
-    } else {
-        Weights::Sound
+    let tensors = || reports().flat_map(|report| &report.tensors);
+    if let Some(first) = tensors().find(|tensor| tensor.is_bad()) {
+        let what = match (first.nan, first.inf) {
+            (0, _) => "Inf",
+            (_, 0) => "NaN",
+            _ => "NaN and Inf",
+        };
+        let more = tensors().filter(|tensor| tensor.is_bad()).count() - 1;
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let name: String = first.name.chars().take(MOST_NAME).collect();
+        return Weights::Poisoned(format!("holds {what} in {name}{more}"));
+    }
+    // What is only unknown to us is no damage.
+    let unknown = |fault: &Broken| match () {
+        () if fault.kind == FaultKind::Link => Some("link"),
+        () if fault.code == "unsupported" => Some("unsupported"),
+        () => None,
+    };
+    let faults = || reports().flat_map(|report| &report.faults);
+    if let Some(fault) = faults().find(|fault| unknown(fault).is_none()) {
+        return Weights::Unreadable(format!("cannot be read: {}: {}", audit::kind_of(fault), fault.detail));
+    }
+    if let Some(why) = faults().find_map(unknown) {
+        return Weights::Unknown(why);
+    }
+    if !tensors().any(|tensor| tensor.values > 0 && safetensors::is_counted(&tensor.dtype)) {
+        return Weights::Unknown("no-floats");
+    }
+    Weights::Sound
+}
+
+/// Characters of a tensor's name in a sentence.
+const MOST_NAME: usize = 120;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(dtype: &str, shape: &str, data: &[u8]) -> Vec<u8> {
+        let json = format!(r#"{{"w":{{"dtype":"{dtype}","shape":{shape},"data_offsets":[0,{}]}}}}"#, data.len());
+        [&(json.len() as u64).to_le_bytes()[..], json.as_bytes(), data].concat()
+    }
+
+    fn said(files: &[(&str, Vec<u8>)]) -> Weights {
+        let folder = tempfile::TempDir::new().unwrap();
+        for (name, bytes) in files {
+            std::fs::write(folder.path().join(name), bytes).unwrap();
+        }
+        weights(folder.path(), &Limits::default(), &AtomicBool::new(false))
+    }
+
+    #[test]
+    fn weights_are_sound_only_if_a_float_was_counted() {
+        let one = 1f32.to_le_bytes();
+        let nan = f32::NAN.to_le_bytes();
+        let name = "model.safetensors";
+        assert_eq!(said(&[(name, file("F32", "[1]", &one))]), Weights::Sound);
+        assert_eq!(said(&[]), Weights::Unknown("unverified"));
+        for (dtype, shape, data) in [("F32", "[0]", &one[..0]), ("I32", "[1]", &nan), ("F4", "[8]", &nan)] {
+            assert_eq!(said(&[(name, file(dtype, shape, data))]), Weights::Unknown("no-floats"), "{dtype}");
+        }
+        assert_eq!(said(&[(name, file("F3", "[1]", &one))]), Weights::Unknown("unsupported"));
+        let poisoned = Weights::Poisoned("holds NaN in w".to_owned());
+        assert_eq!(said(&[(name, file("F32", "[1]", &nan)), ("a.safetensors", file("F3", "[1]", &one))]), poisoned);
+        let cut = file("F32", "[1]", &one[..4])[..20].to_vec();
+        assert!(
+            matches!(said(&[(name, cut)]), Weights::Unreadable(why) if why.starts_with("cannot be read: truncated"))
+        );
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn what_cannot_be_looked_at_has_its_own_reason() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let inside = folder.path().join("checkpoint-1");
+        std::fs::create_dir(&inside).unwrap();
+        let blob = folder.path().join("blob");
+        std::fs::write(&blob, file("F32", "[1]", &1f32.to_le_bytes())).unwrap();
+        std::os::unix::fs::symlink(&blob, inside.join("model.safetensors")).unwrap();
+        let of = |path: &Path| weights(path, &Limits::default(), &AtomicBool::new(false));
+        assert_eq!(of(&inside), Weights::Unknown("link"));
+        assert_eq!(of(&blob.join("checkpoint-2")), Weights::Unknown("archive"));
     }
 }

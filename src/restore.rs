@@ -1,5 +1,7 @@
 //! The restore point: "the first bad step, minus one checkpoint" (SPEC 4). Pure; names come from the walk.
 
+use std::borrow::Cow;
+
 use crate::model::checkpoint_name::Unit;
 use crate::model::{Axis, Checkpoint};
 
@@ -42,8 +44,20 @@ pub struct Restore {
     pub status: RestoreStatus,
     /// Why not `clean`: a stable code for the wording.
     pub reason: Option<&'static str>,
+    /// What was passed over, and why: `checkpoint-200 holds NaN in w`.
+    pub passed: Option<String>,
     /// Known checkpoints at or after the onset.
     pub after: u64,
+}
+
+impl Restore {
+    /// The reason as tables carry it: its code, and behind `": "` what was passed over.
+    pub fn said(&self) -> Option<Cow<'_, str>> {
+        match &self.passed {
+            Some(passed) => Some(Cow::Owned(format!("{}: {passed}", self.reason.unwrap_or("")))),
+            None => self.reason.map(Cow::Borrowed),
+        }
+    }
 }
 
 /// Chooses among `checkpoints` for a damage that begins in (`last_good`, `onset`], counted in `unit`.
@@ -54,7 +68,8 @@ pub fn choose(
     onset: Option<i64>,
     axis: &Axis,
 ) -> Restore {
-    let unknown = |reason| Restore { step: None, path: None, status: RestoreStatus::Unknown, reason, after: 0 };
+    let unknown =
+        |reason| Restore { step: None, path: None, status: RestoreStatus::Unknown, reason, passed: None, after: 0 };
     if checkpoints.is_empty() {
         return unknown(Some("no-checkpoint"));
     }
@@ -73,7 +88,14 @@ pub fn choose(
     let number = |checkpoint: &Checkpoint| i64::try_from(checkpoint.number).unwrap_or(i64::MAX);
     let after = known.iter().filter(|checkpoint| number(checkpoint) >= onset).map(|c| c.number);
     let after = after.collect::<std::collections::BTreeSet<_>>().len() as u64;
-    let none = |reason| Restore { step: None, path: None, status: RestoreStatus::None, reason: Some(reason), after };
+    let none = |reason| Restore {
+        step: None,
+        path: None,
+        status: RestoreStatus::None,
+        reason: Some(reason),
+        passed: None,
+        after,
+    };
     let Some(last_good) = last_good else { return none("no-good-row") };
     let complete: Vec<&Checkpoint> = known.into_iter().filter(|checkpoint| checkpoint.complete).collect();
     let at = |checkpoint: &Checkpoint, status, reason| Restore {
@@ -81,6 +103,7 @@ pub fn choose(
         path: Some(checkpoint.path.clone()).filter(|path| !path.is_empty()),
         status,
         reason,
+        passed: None,
         after,
     };
     let newest = complete.iter().rev().find(|checkpoint| number(checkpoint) <= last_good).map(|c| c.number);
@@ -153,6 +176,16 @@ mod tests {
         let axis = Axis { attempts: vec![attempt(0, 0, 50, 1), attempt(51, 30, 90, 1)], ..Axis::default() };
         let restore = choose(&at(&[40]), Some(Unit::Step), Some(60), Some(61), &axis);
         assert_eq!(restore.status, RestoreStatus::Uncertain);
+    }
+
+    #[test]
+    fn what_was_passed_over_stands_behind_the_code() {
+        let mut restore = choose(&at(&[100]), Some(Unit::Step), Some(250), Some(260), &Axis::default());
+        assert_eq!(restore.said(), None);
+        restore.passed = Some("checkpoint-200 holds NaN in w".to_owned());
+        assert_eq!(restore.said().as_deref(), Some(": checkpoint-200 holds NaN in w"));
+        restore.reason = Some("poisoned");
+        assert_eq!(restore.said().as_deref(), Some("poisoned: checkpoint-200 holds NaN in w"));
     }
 
     #[test]

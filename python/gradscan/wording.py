@@ -229,13 +229,28 @@ _RESTORE_REASONS = {
     "inside-interval": "it lies between the last good row and the onset",
     "several-attempts": "several attempts cover that step",
     "unverified": "it holds no safetensors files, so its weights could not be verified",
+    "no-floats": "its safetensors files hold no floats, so its weights could not be verified",
+    "unsupported": "its weights could not be verified: a tensor is of a type that is not known",
+    "link": "its weights could not be verified: they are symbolic links, which are not followed",
+    "archive": "its weights could not be verified: it lies in an archive",
+    "not-met": "its weights could not be verified: only the recording names it",
     "poisoned": "the weights of every one from before the damage hold NaN or Inf, or cannot be read",
 }
 
 
+_UNVERIFIED = ("unverified", "no-floats", "unsupported", "link", "archive", "not-met")
+
+
 def _restore(finding: Row) -> str:
+    # Behind the code: which checkpoints were passed over, and why.
+    code, _, passed = (finding.get("restore_reason") or "").partition(": ")
+    text = _restored(finding, code)
+    return f"{text} ({passed})" if text and passed else text
+
+
+def _restored(finding: Row, code: str) -> str:
     status, path, at = finding["restore_status"], finding["restore_path"], finding["restore_step"]
-    code, after = finding.get("restore_reason"), finding["checkpoints_after"] or 0
+    after = finding["checkpoints_after"] or 0
     why = _RESTORE_REASONS.get(code, code.replace("-", " ")) if code else None
     name = _base(path) if path else f"the checkpoint of step {step(at)}"
     if finding["check"] == "spikes" and finding["phase"] == "opening":
@@ -244,7 +259,7 @@ def _restore(finding: Row) -> str:
         text = f"Restore {name}"
         if status == "verified":
             text += ", whose weights are finite"
-        elif code == "unverified":
+        elif code in _UNVERIFIED:
             text += f" ({why})"
         # What a later attempt saved after the damage was superseded may well be clean.
         after = 0 if finding["superseded"] else after

@@ -287,7 +287,12 @@ pub fn header(text: &[u8], at: u64) -> Result<Header, Broken> {
     };
     let value = |name: &str| {
         let mut named = pairs.iter().filter(|(key, _)| matches!(key, Literal::Text(key) if key == name));
-        named.next().map(|(_, value)| value).ok_or_else(|| corrupt(at, format!("the header has no {name}")))
+        match (named.next(), named.next()) {
+            (Some((_, value)), None) => Ok(value),
+            (None, _) => Err(corrupt(at, format!("the header has no {name}"))),
+            // Python takes the last of them, other readers the first.
+            _ => Err(corrupt(at, format!("the header has {name} twice"))),
+        }
     };
     let Literal::Bool(is_fortran) = *value("fortran_order")? else {
         return Err(corrupt(at, "the header's fortran_order is neither True nor False"));
@@ -358,6 +363,11 @@ fn head(window: &mut Window<'_>, limits: &Limits) -> Result<Header, Broken> {
     let text = window.take(length).map_err(|error| failed(at, &error))?;
     if (text.len() as u64) < length {
         return Err(cut(window.at()));
+    }
+    if major < 3 {
+        // Latin-1: a byte is a character.
+        let text: String = text.iter().copied().map(char::from).collect();
+        return header(text.as_bytes(), at);
     }
     header(&text, at)
 }
@@ -482,6 +492,28 @@ pub(crate) mod tests {
     }
 
     const NAN: f32 = f32::NAN;
+
+    #[test]
+    fn a_key_twice_is_refused() {
+        let good = "{'descr': '<f4', 'fortran_order': False, 'shape': (2,)}";
+        assert!(header(good.as_bytes(), 10).is_ok());
+        for key in ["'descr': '<i4'", "'fortran_order': True", "'shape': (1,)"] {
+            let text = good.replace('}', &format!(", {key}}}"));
+            let broken = header(text.as_bytes(), 10).unwrap_err();
+            assert!(broken.code == "unparsable" && broken.detail.contains("twice"), "{broken:?}");
+        }
+    }
+
+    #[test]
+    fn names_of_old_versions_are_latin_1() {
+        let text = b"{'descr': [('\xe9', '<f4'), ('\xf1', '<f4')], 'fortran_order': False, 'shape': (1,)}";
+        let mut bytes = [MAGIC, &[1, 0], &(text.len() as u16).to_le_bytes()[..], text].concat();
+        bytes.extend([1f32, f32::NAN].iter().flat_map(|value| value.to_le_bytes()));
+        let mut stream = super::super::Streamed(&bytes[..]);
+        let report = audit(&mut stream, Some(bytes.len() as u64), "a", &Limits::default(), &mut Vec::new());
+        let names: Vec<(&str, u64)> = report.tensors.iter().map(|tensor| (tensor.name.as_str(), tensor.nan)).collect();
+        assert_eq!(names, [("a.\u{e9}", 0), ("a.\u{f1}", 1)]);
+    }
 
     #[test]
     fn rows_are_those_of_the_first_axis_in_either_order() {

@@ -1,7 +1,9 @@
 //! `.safetensors`: a length of eight bytes, a header of JSON, and the tensors without holes behind it.
 //!
-//! Every rule of the format is checked before a tensor is looked at, because what breaks one was made by something else
-//! than a writer of this format, and its offsets mean nothing.
+//! Before a tensor is looked at it is checked that the header is JSON to the letter, with no name and no key of a tensor
+//! twice and metadata of texts alone; that sizes follow from types and extents; and that tensors lie one behind the other
+//! from the begin of the data to its end. What breaks one of these was made by something else than a writer of this format:
+//! two readers may see two files in it.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -69,12 +71,18 @@ fn dtype(name: &Text<'_>) -> Option<(&'static str, u64, Option<Layout>)> {
     known.iter().copied().find(|(known, ..)| name.is(known))
 }
 
+/// Whether values of a type of the format, by its name, can be NaN or infinite, and are counted.
+pub fn is_counted(dtype: &str) -> bool {
+    matches!(dtype, "F64" | "F32" | "F16" | "BF16" | "C64") || dtype.starts_with("F8_")
+}
+
 /// Reads a header. `data`: bytes behind it, where that is known.
 pub fn header(json: &[u8], data: Option<u64>) -> Result<Vec<Entry>, Broken> {
     let begin = 8 + json.len() as u64;
     if json.first() != Some(&b'{') {
         return Err(corrupt(8, "the header does not begin with '{'"));
     }
+    strict(json).map_err(|(at, what)| corrupt(8 + at as u64, format!("the header is no JSON: {what}")))?;
     let mut cursor = Cursor::with_end(json, true);
     let mut entries = entries(&mut cursor).map_err(|fault| match fault {
         Fault::Json(Stop::Incomplete) => corrupt(begin, "the header is no whole JSON object"),
@@ -83,13 +91,6 @@ pub fn header(json: &[u8], data: Option<u64>) -> Result<Vec<Entry>, Broken> {
         }
         Fault::Broken(broken) => broken,
     })?;
-    if cursor.stray() > 0 {
-        return Err(corrupt(8, "stray bytes in the header"));
-    }
-    if let Some(stray) = json[cursor.position()..].iter().position(|byte| !byte.is_ascii_whitespace()) {
-        let at = 8 + (cursor.position() + stray) as u64;
-        return Err(corrupt(at, "something else than spaces behind the header's object"));
-    }
     entries.sort_by_key(|entry| (entry.begin, entry.end));
     let mut at = 0;
     for entry in &entries {
@@ -114,6 +115,124 @@ pub fn header(json: &[u8], data: Option<u64>) -> Result<Vec<Entry>, Broken> {
     }
 }
 
+/// Objects and lists in each other, at most; as many as the format's own reader takes.
+const MOST_DEPTH: usize = 128;
+
+/// Checks that `json` is one JSON value to the letter. The cursor forgives what recordings get wrong; in a header what one
+/// reader forgives and another does not would be two files in one.
+fn strict(json: &[u8]) -> Result<(), (usize, &'static str)> {
+    if let Err(error) = std::str::from_utf8(json) {
+        return Err((error.valid_up_to(), "it is not UTF-8"));
+    }
+    let blank = |at: usize| {
+        let blanks = json[at..].iter().take_while(|byte| matches!(byte, b' ' | b'\n' | b'\r' | b'\t'));
+        at + blanks.count()
+    };
+    let mut open: Vec<u8> = Vec::new();
+    let mut at = blank(0);
+    loop {
+        // A value, behind its key in an object.
+        let mut is_open = false;
+        if open.last() == Some(&b'{') {
+            at = blank(strict_string(json, at)?);
+            if json.get(at) != Some(&b':') {
+                return Err((at, "want a colon"));
+            }
+            at = blank(at + 1);
+        }
+        match json.get(at) {
+            Some(bracket @ (b'{' | b'[')) => {
+                if open.len() == MOST_DEPTH {
+                    return Err((at, "it is nested too deeply"));
+                }
+                open.push(*bracket);
+                at = blank(at + 1);
+                is_open = true;
+            }
+            Some(b'"') => at = strict_string(json, at)?,
+            Some(b'-' | b'0'..=b'9') => at = strict_number(json, at)?,
+            _ => {
+                let word = ["true", "false", "null"].iter().find(|word| json[at..].starts_with(word.as_bytes()));
+                at += word.ok_or((at, "want a value"))?.len();
+            }
+        }
+        // What closes behind it; then a comma, or the first of what was opened.
+        loop {
+            at = blank(at);
+            let Some(last) = open.last() else {
+                return if at == json.len() {
+                    Ok(())
+                } else {
+                    Err((at, "something else than spaces behind its object"))
+                };
+            };
+            match (json.get(at), last) {
+                (Some(b'}'), b'{') | (Some(b']'), b'[') => {
+                    open.pop();
+                    at += 1;
+                    is_open = false;
+                }
+                _ if is_open => break,
+                (Some(b','), _) => {
+                    at = blank(at + 1);
+                    break;
+                }
+                _ => return Err((at, "want a comma or an end")),
+            }
+        }
+    }
+}
+
+/// The end of the string at `at`.
+fn strict_string(json: &[u8], at: usize) -> Result<usize, (usize, &'static str)> {
+    if json.get(at) != Some(&b'"') {
+        return Err((at, "want a string"));
+    }
+    let unit = |at: usize| {
+        let digits = json.get(at..at + 6).filter(|escape| escape.starts_with(b"\\u"))?;
+        let digits = digits[2..].iter().all(u8::is_ascii_hexdigit).then_some(&digits[2..])?;
+        u16::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
+    };
+    let mut end = at + 1;
+    loop {
+        match json.get(end) {
+            Some(b'"') => return Ok(end + 1),
+            Some(b'\\') => match json.get(end + 1) {
+                Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => end += 2,
+                Some(b'u') => match unit(end) {
+                    Some(0xd800..=0xdbff) if matches!(unit(end + 6), Some(0xdc00..=0xdfff)) => end += 12,
+                    Some(0xd800..=0xdfff) | None => return Err((end, "a broken escape")),
+                    Some(_) => end += 6,
+                },
+                _ => return Err((end, "a broken escape")),
+            },
+            Some(0..=0x1f) => return Err((end, "a control character in a string")),
+            Some(_) => end += 1,
+            None => return Err((end, "it ends inside a string")),
+        }
+    }
+}
+
+/// The end of the number at `at`.
+fn strict_number(json: &[u8], at: usize) -> Result<usize, (usize, &'static str)> {
+    let digits = |at: usize| {
+        let digits = json.get(at..).unwrap_or_default().iter().take_while(|byte| byte.is_ascii_digit()).count();
+        if digits == 0 { Err((at, "a broken number")) } else { Ok(at + digits) }
+    };
+    let begin = at + usize::from(json.get(at) == Some(&b'-'));
+    let mut end = digits(begin)?;
+    if json.get(begin) == Some(&b'0') && end > begin + 1 {
+        return Err((begin, "a number that begins with 0"));
+    }
+    if json.get(end) == Some(&b'.') {
+        end = digits(end + 1)?;
+    }
+    if matches!(json.get(end), Some(b'e' | b'E')) {
+        end = digits(end + 1 + usize::from(matches!(json.get(end + 1), Some(b'+' | b'-'))))?;
+    }
+    Ok(end)
+}
+
 enum Fault {
     Json(Stop),
     Broken(Broken),
@@ -127,10 +246,25 @@ impl From<Stop> for Fault {
 
 fn entries(cursor: &mut Cursor<'_>) -> Result<Vec<Entry>, Fault> {
     let mut entries = Vec::new();
+    let mut has_metadata = false;
     cursor.enter_object()?;
     while let Some(key) = cursor.next_key()? {
         if key.is("__metadata__") {
-            cursor.skip_value()?;
+            let at = 8 + cursor.position() as u64;
+            let wrong = |what: &str| Fault::Broken(corrupt(at, format!("__metadata__ {what}")));
+            if std::mem::replace(&mut has_metadata, true) {
+                return Err(wrong("stands there twice"));
+            }
+            if cursor.kind()? != Kind::Object {
+                return Err(wrong("is no object"));
+            }
+            cursor.enter_object()?;
+            while cursor.next_key()?.is_some() {
+                if cursor.kind()? != Kind::String {
+                    return Err(wrong("holds something else than texts"));
+                }
+                cursor.string()?;
+            }
             continue;
         }
         let mut name = String::new();
@@ -143,6 +277,12 @@ fn entries(cursor: &mut Cursor<'_>) -> Result<Vec<Entry>, Fault> {
         let (mut kind, mut shape, mut offsets): (Option<Text<'_>>, _, _) = (None, None, None);
         cursor.enter_object()?;
         while let Some(key) = cursor.next_key()? {
+            let is_again = key.is("dtype") && kind.is_some()
+                || key.is("shape") && shape.is_some()
+                || key.is("data_offsets") && offsets.is_some();
+            if is_again {
+                return Err(wrong("dtype, shape or data_offsets stands there twice".into()));
+            }
             if key.is("dtype") {
                 if cursor.kind()? != Kind::String {
                     return Err(wrong("want a text as dtype".into()));
@@ -499,6 +639,39 @@ pub(crate) mod tests {
         assert!(index(br#"{"weight_map":{}}"#).is_err() && index(b"{}").is_err() && index(b"[").is_err());
         let map = index(br#"{"metadata":{"total_size":9},"weight_map":{"a":"x.safetensors"}}"#);
         assert_eq!(map, Ok(vec![("a".to_owned(), "x.safetensors".to_owned())]));
+    }
+
+    #[test]
+    fn hostile_15_what_two_readers_read_differently() {
+        let data = [0; 4];
+        let good =
+            r#"{"__metadata__":{"a":"b","\ud83d\ude00":"x"},"t":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}} "#;
+        assert!(audited(&file(good, &data), true).faults.is_empty());
+        for json in [
+            r#"{"t":{"dtype":"I32","dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#,
+            r#"{"t":{"dtype":"F32","shape":[1],"shape":[1],"data_offsets":[0,4]}}"#,
+            r#"{"t":{"dtype":"F32","shape":[1],"data_offsets":[0,4],"data\u005foffsets":[0,4]}}"#,
+            r#"{"__metadata__":{},"__metadata__":{},"t":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#,
+            r#"{"__metadata__":[],"t":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#,
+            r#"{"__metadata__":{"a":1},"t":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#,
+            r#"{"__metadata__":{"a":{}},"t":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#,
+            r#"{"t":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},}"#,
+            r#"{"t":{"dtype":"F32","shape":[1,],"data_offsets":[0,4]}}"#,
+            r#"{"t":{"dtype":"F32","shape":[01],"data_offsets":[0,4]}}"#,
+            r#"{"t":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}{}"#,
+            r#"{"t":{"dtype":"F32","shape":[1],"data_offsets":[0,4],"x":NaN}}"#,
+            r#"{"t":{"dtype":"F32","shape":[1],"data_offsets":[0,4],"x":[}]}}"#,
+            r#"{"t\ud800":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#,
+            r#"{"t\x":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#,
+            "{\"t\n\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}",
+            "{\"t\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}\u{c}",
+            "{\"t\":{\u{feff}\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}",
+        ] {
+            assert_eq!(refused(&file(json, &data)).0, "unparsable", "{json}");
+        }
+        let mut latin = file(r#"{"t":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#, &data);
+        latin[10] = 0xe9;
+        assert!(refused(&latin).1.contains("UTF-8"));
     }
 
     #[test]

@@ -11,10 +11,11 @@ use arrow_array::types::{Float16Type, Float32Type, Float64Type};
 use arrow_array::{Array, OffsetSizeTrait, RecordBatch};
 use arrow_schema::{DataType, Field, Schema};
 
-use super::{Report, Tensor};
+use super::{Report, Tensor, unsupported};
 use crate::kernel::level::Level;
 use crate::kernel::nonfinite::{Float, Order, Tally, count_bytes, visit_bytes};
 use crate::model::Limits;
+use crate::read::broken::Broken;
 use crate::read::table::file::TableFile;
 
 /// Types in types; beyond, nothing is looked for.
@@ -84,6 +85,7 @@ impl Leaf {
                 }
             }
             DataType::Dictionary(_, values) => go(self.clone(), &Field::new("", (**values).clone(), true)),
+            DataType::RunEndEncoded(_, values) => go(self.clone(), values),
             _ => {}
         }
     }
@@ -92,6 +94,47 @@ impl Leaf {
         let (dtype, width) = (self.dtype.replace("{}", dtype), self.width.saturating_mul(width));
         found.push(Self { dtype, width, ..self.clone() });
     }
+}
+
+/// Whether floats may lie in a type where none are looked for: in unions, and too deep.
+fn hides(kind: &DataType, depth: usize) -> bool {
+    if depth > MOST_DEPTH {
+        return kind.is_floating() || kind.is_nested();
+    }
+    match kind {
+        DataType::Union(..) => true,
+        DataType::List(item)
+        | DataType::LargeList(item)
+        | DataType::ListView(item)
+        | DataType::LargeListView(item)
+        | DataType::FixedSizeList(item, _)
+        | DataType::RunEndEncoded(_, item)
+        | DataType::Map(item, _) => hides(item.data_type(), depth + 1),
+        DataType::Struct(fields) => fields.iter().any(|field| hides(field.data_type(), depth + 1)),
+        DataType::Dictionary(_, values) => hides(values, depth + 1),
+        _ => false,
+    }
+}
+
+/// Names of the columns of a schema that may hold floats that are not looked at.
+pub fn hidden(schema: &Schema) -> Vec<String> {
+    let fields = schema.fields().iter().filter(|field| hides(field.data_type(), 0));
+    fields.map(|field| field.name().clone()).collect()
+}
+
+/// The row that stands for such a column where there are no faults: no value of it was looked at.
+pub fn not_seen(name: String) -> Tensor {
+    let dtype = Cow::Borrowed("unsupported");
+    Tensor { name, dtype, shape: Vec::new(), values: 0, nan: 0, inf: 0, first_row: None, bad_rows: None }
+}
+
+/// Such columns, each as a fault.
+fn unseen(schema: &Schema) -> Vec<Broken> {
+    let say = |name: &str| {
+        let name: String = name.chars().take(120).collect();
+        unsupported(0, format!("column {name:?}: unions and more than {MOST_DEPTH} types in types are not looked at"))
+    };
+    hidden(schema).iter().map(|name| say(name)).collect()
 }
 
 /// The floats of a schema.
@@ -159,6 +202,11 @@ fn stretches(array: &dyn Array, path: &[usize], rows: Range<usize>, give: &mut d
             DataType::Struct(_) => {
                 if let Some((field, rest)) = path.split_first() {
                     stretches(array.as_struct().column(*field), rest, begin..end, give);
+                }
+            }
+            DataType::RunEndEncoded(_, values) => {
+                if let Ok(spread) = arrow_cast::cast(&array.slice(begin, end - begin), values.data_type()) {
+                    stretches(&spread, path, 0..end - begin, give);
                 }
             }
             DataType::Dictionary(_, values) => {
@@ -312,6 +360,7 @@ pub fn audit(file: &dyn TableFile, apart: bool, limits: &Limits, proceed: &mut d
     indices.dedup();
     let groups: Vec<&[usize]> = if apart { indices.chunks(1).collect() } else { vec![&indices] };
     let mut report = Report::default();
+    report.faults.extend(unseen(file.schema()).into_iter().take(limits.faults));
     let level = columns.level;
     for unit in 0..file.units() {
         for group in groups.iter().filter(|group| !group.is_empty()) {
@@ -417,6 +466,25 @@ mod tests {
         let rows = audited(vec![("l", Arc::new(lists.finish())), ("e", Arc::new(fixed.finish()))]);
         assert_eq!(rows[0], want("l", "list[float32]", &[4], [4, 2, 1], Some(0), 2));
         assert_eq!(rows[1], want("e", "array[float32, 2]", &[4, 2], [6, 2, 0], Some(3), 1));
+    }
+
+    #[test]
+    fn runs_are_spread() {
+        let values = Float64Array::from(vec![Some(1.0), Some(f64::NAN), None]);
+        let array = arrow_array::RunArray::try_new(&Int32Array::from(vec![2, 4, 5]), &values).expect("runs");
+        assert_eq!(audited(vec![("r", Arc::new(array))]), [want("r", "float64", &[5], [4, 2, 0], Some(2), 2)]);
+    }
+
+    #[test]
+    fn what_is_not_looked_at_is_a_fault() {
+        let deep = (0..40).fold(DataType::Float32, |kind, _| DataType::new_list(kind, true));
+        let union = DataType::Union(arrow_schema::UnionFields::empty(), arrow_schema::UnionMode::Dense);
+        let flat = DataType::new_list(DataType::Float32, true);
+        let fields = [("deep", deep), ("u", union), ("l", flat), ("t", DataType::Utf8)];
+        let schema = Schema::new(fields.map(|(name, kind)| Field::new(name, kind, true)).to_vec());
+        let faults = unseen(&schema);
+        assert_eq!(faults.iter().map(|fault| fault.code).collect::<Vec<_>>(), ["unsupported"; 2]);
+        assert!(faults[0].detail.contains("deep") && faults[1].detail.contains("\"u\""));
     }
 
     #[test]

@@ -119,6 +119,7 @@ pub fn audit_paths(
 pub fn audit_frame(py: Python<'_>, frame: PyRecordBatchReader) -> PyResult<Table> {
     let reader = frame.into_reader()?;
     let mut watch = Watch::new(None);
+    let unseen = of_table::hidden(&reader.schema());
     let tensors = without_gil(py, || {
         let mut columns = of_table::Columns::new(&reader.schema());
         for batch in reader {
@@ -127,7 +128,10 @@ pub fn audit_frame(py: Python<'_>, frame: PyRecordBatchReader) -> PyResult<Table
                 break;
             }
         }
-        Ok(columns.finish())
+        let mut tensors = columns.finish();
+        // A frame has no faults: a row without values stands for what was not looked at.
+        tensors.extend(unseen.into_iter().map(of_table::not_seen));
+        Ok(tensors)
     })?;
     if let Some(error) = watch.error {
         return Err(error);

@@ -235,7 +235,7 @@ fn runs(outcomes: &[Box<Outcome>]) -> Result<RecordBatch, ArrowError> {
         .int("restore_step", worst().map(|w| w?.restore.step.and_then(|step| i64::try_from(step).ok())))
         .text("restore_path", worst().map(|w| w?.restore.path.as_ref()))
         .text("restore_status", worst().map(|w| w.map(|w| w.restore.status.as_str())))
-        .text("restore_reason", worst().map(|w| w?.restore.reason))
+        .text("restore_reason", worst().map(|w| w?.restore.said()))
         .count("records", all().map(|o| o.records))
         .text("step_name", all().map(|o| o.step_name.as_ref()))
         .int("first_step_recorded", all().map(|o| o.first_step))
@@ -322,7 +322,7 @@ fn findings(outcomes: &[Box<Outcome>]) -> Result<RecordBatch, ArrowError> {
         .int("restore_step", all().map(|(_, r, _)| r.restore.step.and_then(|step| i64::try_from(step).ok())))
         .text("restore_path", all().map(|(_, r, _)| r.restore.path.as_ref()))
         .text("restore_status", all().map(|(_, r, _)| Some(r.restore.status.as_str())))
-        .text("restore_reason", all().map(|(_, r, _)| r.restore.reason))
+        .text("restore_reason", all().map(|(_, r, _)| r.restore.said()))
         .count("checkpoints_after", all().map(|(_, r, _)| r.restore.after))
         .batch()
 }

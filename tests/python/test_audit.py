@@ -551,6 +551,7 @@ def test_a_poisoned_restore_point_gives_way_to_an_older_one(tmp_path: Path) -> N
     path, status, text = restored(root)
     assert (path, status) == ("checkpoint-100", "verified")
     assert "Restore checkpoint-100, whose weights are finite" in text
+    assert "checkpoint-200 holds NaN in w" in text
     done = subprocess.run(
         [sys.executable, "-m", "gradscan", "scan", str(root), "--verify-checkpoints"],
         capture_output=True, text=True, timeout=60, check=False,
@@ -570,6 +571,18 @@ def test_all_poisoned(tmp_path: Path) -> None:
     path, status, text = restored(root)
     assert (path, status) == (None, "none")
     assert "hold NaN or Inf, or cannot be read" in text
+    assert "checkpoint-200 holds NaN in w" in text
+    assert "checkpoint-150 cannot be read: truncated" in text
+
+
+def test_links_are_told_as_such(tmp_path: Path) -> None:
+    root = checkpoints(tmp_path / "run", {100: 1.0, 200: 1.0})
+    weights = root / "checkpoint-200" / "model.safetensors"
+    weights.rename(tmp_path / "blob")
+    weights.symlink_to(tmp_path / "blob")
+    path, status, text = restored(root)
+    assert (path, status) == ("checkpoint-200", "clean")
+    assert "symbolic links" in text
 
 
 def test_pickles_stay_clean_with_the_reason(tmp_path: Path) -> None:

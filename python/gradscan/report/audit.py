@@ -35,8 +35,10 @@ def _closing(audit: Audit) -> list[tuple[str, str]]:
     parts = [(said + f"{_counted(summary['values'], 'value')} checked: ", "")]
     if summary["bad"]:
         parts.append((f"{summary['bad']:,} with NaN or Inf", "bold red"))
-    else:
+    elif summary["values"]:
         parts.append(("no NaN or Inf", "green"))
+    else:
+        parts.append(("nothing that can be NaN or Inf was looked at", "yellow"))
     if summary["damaged"]:
         parts.append((", ", ""))
         parts.append((f"{_counted(summary['damaged'], 'file')} could not be read", "magenta"))
