@@ -322,7 +322,7 @@ def reason(
         "layer-only": "only gradient norms of single layers were recorded, no total",
         "git-lfs-pointer": "a Git LFS pointer, not the file itself: fetch it with `git lfs pull`",
         "cut-header": detail or "the file ends inside its header",
-        "damaged-signal": f"the gradient norm was recorded, but could not be read: {detail}",
+        "damaged-signal": f"values of {detail or 'its signal'} were recorded, but could not be read",
         "io-error": f"it could not be read: {detail or 'input/output error'}",
         "limit": f"it passes a limit: {detail or 'see the faults'}",
         "link": detail or "it is a symbolic link, not followed",

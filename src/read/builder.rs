@@ -773,7 +773,7 @@ fn is_total(role: Role) -> bool {
 }
 
 /// Roles that make a row one of the training itself.
-fn is_primary(role: Role) -> bool {
+pub(in crate::read) fn is_primary(role: Role) -> bool {
     matches!(
         role,
         Role::GradNorm

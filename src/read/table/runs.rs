@@ -13,7 +13,8 @@ use super::cells::{Column, RowSet, id_name};
 use super::layout::Usage;
 use super::long::{self, Metric};
 use crate::model::recording::Doubt;
-use crate::model::{Fault, Format, Limits, PlaceUnit, Recording, Role, roles};
+use crate::model::{Fault, Format, Limits, PlaceUnit, Recording, roles};
+use crate::read::builder::is_primary;
 use crate::read::builder::rows::{Cells, Lane, Places};
 use crate::read::{Builder, Request, Want};
 
@@ -476,18 +477,7 @@ fn doubt(run: &mut Run<'_>, piece: &Piece, request: &Request, metrics: &[Metric]
 fn is_signal(name: &str, request: &Request) -> bool {
     let asked = request.metrics.iter().find(|(_, glob)| glob.is_match(name)).map(|(role, _)| *role);
     let role = asked.or_else(|| roles::role_of(name));
-    role.is_some_and(|role| {
-        matches!(
-            role,
-            Role::GradNorm
-                | Role::GradNormPostClip
-                | Role::LayerGradNorm
-                | Role::NanCount
-                | Role::InfCount
-                | Role::Loss
-                | Role::LossPart
-        )
-    })
+    role.is_some_and(is_primary)
 }
 
 impl Wide<'_> {
