@@ -78,7 +78,9 @@ def said(scan: gs.Scan, prefix: str = "", suffix: str = "") -> dict[str, object]
 
     def name(run: str) -> str:
         assert run.startswith(prefix)
-        return run.removeprefix(prefix).removesuffix(suffix)
+        # A run of several in one file is named behind it.
+        file, mark, run_id = run.removeprefix(prefix).partition("#")
+        return file.removesuffix(suffix) + mark + run_id
 
     runs = scan.runs.select("run", "status", "records", "last_step", "checkpoints", "restore_step").iter_rows()
     findings = scan.findings.select("run", *FINDING).iter_rows()
