@@ -286,8 +286,11 @@ impl Walk<'_> {
     /// The schema behind a file's magic as polars writes it, without the length that other messages have before them, and
     /// where the next message begins.
     fn bare_schema(&mut self, at: u64) -> Result<Option<(Bytes, u64)>, Broken> {
+        if at == 0 || at >= self.size {
+            return Ok(None);
+        }
         let bytes = self.bytes(at..self.size.min(at.saturating_add(BARE_SCHEMA)))?;
-        if at == 0 || bytes.starts_with(&CONTINUATION.to_le_bytes()) {
+        if bytes.starts_with(&CONTINUATION.to_le_bytes()) {
             return Ok(None);
         }
         if !tried(at, || root_as_message(&bytes)).is_ok_and(|message| message.header_as_schema().is_some()) {
