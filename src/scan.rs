@@ -404,6 +404,7 @@ fn run_job<'a>(
             Ok(_) if shared.cancel.load(Ordering::Relaxed) => return false,
             Ok(Ok(Read::Whole(outcomes))) => outcomes.into(),
             Ok(Ok(Read::Shards(shards))) => {
+                keep_large_buffers();
                 let (next, left) = (AtomicUsize::new(0), AtomicUsize::new(shards.count().max(1)));
                 let opened = Opened { root, index: *index, source, discovery, shards, next, left };
                 let opened = Arc::new(opened);
@@ -421,6 +422,17 @@ fn run_job<'a>(
         shared.sources.fetch_add(1, Ordering::Relaxed);
     }
     true
+}
+
+/// Bytes up to which the C library keeps what is freed.
+const KEPT: usize = 31 << 20;
+
+/// glibc maps a large buffer anew each time and gives it back when it is freed, a page fault for every 4 KiB of it, until it
+/// has seen one of that size freed. Columns of tables come and go by the thousand: a quarter of such a scan was page faults.
+fn keep_large_buffers() {
+    let mut buffer: Vec<u8> = Vec::new();
+    buffer.reserve_exact(KEPT);
+    drop(std::hint::black_box(buffer));
 }
 
 fn put(shared: &Shared<'_>, desk: &mut Desk, root: usize, index: usize, done: Done) {

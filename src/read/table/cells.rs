@@ -236,9 +236,9 @@ pub fn stretches(array: &ArrayRef, intern: &mut dyn FnMut(&str) -> u32) -> Vec<S
             let mut row = 0;
             while row < rows.min(keys.len()) {
                 let key = key_of(row);
-                let mut end = row + 1;
-                while end < rows && key_of(end) == key {
-                    end += 1;
+                let mut end = row + equal(&keys.values()[row..]);
+                if keys.null_count() > 0 {
+                    end = (row + 1..end).find(|row| key_of(*row) != key).unwrap_or(end);
                 }
                 let text = if key < values.len() { values.value(key) } else { NULL };
                 let index = *known[key].get_or_insert_with(|| intern(text));
@@ -259,6 +259,15 @@ pub fn stretches(array: &ArrayRef, intern: &mut dyn FnMut(&str) -> u32) -> Vec<S
         },
     }
     found.0
+}
+
+/// How many keys at the begin of a non-empty slice are the same.
+fn equal(keys: &[i64]) -> usize {
+    let is_first = |key: &i64| *key == keys[0];
+    // Whole blocks are compared without a branch for each.
+    let blocks = keys.chunks_exact(64).take_while(|block| block.iter().fold(true, |all, key| all & is_first(key)));
+    let known = blocks.count() * 64;
+    known + keys[known..].iter().take_while(|key| is_first(key)).count()
 }
 
 /// Whether cells of a type can tell runs apart: all but lists, structs and the like.

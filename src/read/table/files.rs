@@ -16,8 +16,8 @@ use crate::read::{Ranges, Rejected, Request, Session, Shards};
 /// Opens one part.
 pub type Open = fn(Arc<dyn Ranges>, &Limits) -> Result<Box<dyn TableFile>, Broken>;
 
-/// Rows decoded at once.
-const BATCH: usize = 1 << 16;
+/// Rows decoded at once: few enough that their columns stay in the second cache.
+const BATCH: usize = 1 << 14;
 /// The same where the rows of runs lie apart: each run should get more than a few of them.
 const WIDE_BATCH: usize = 1 << 18;
 /// Parts kept open; of sources with more, each is opened again where it is read.
@@ -296,7 +296,7 @@ impl Tables<'_> {
                     let column = table.plan.layout.columns[place].index;
                     let mut stretches_of_unit: Option<Vec<Stretch>> = u32::try_from(rows).ok().map(|_| Vec::new());
                     let (mut done, files) = (0u64, session.files);
-                    let result = file.read(unit.unit, &[column], BATCH, &mut |batch| {
+                    let result = file.read(unit.unit, &[column], WIDE_BATCH, &mut |batch| {
                         let mut intern = |id: &str| self.intern(table.data_set, id);
                         let mut start = 0;
                         for stretch in stretches(batch.column(0), &mut intern) {
