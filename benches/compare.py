@@ -1060,7 +1060,7 @@ def parquet_group_by(lab: Lab) -> Race | Absent:
     return as_many_threads(lab) or Race(lambda: lab.scan(path), lambda: grouped(path), same_groups)
 
 
-@row("multi-run Parquet / polars only reading", must=0.5, aim=0.8)
+@row("multi-run Parquet / polars only reading", must=0.4, aim=0.8)
 def parquet_reading(lab: Lab) -> Race | Absent:
     """The yardstick for the row above: polars decodes the four columns that the checks need, and judges nothing."""
     path = lab.table
