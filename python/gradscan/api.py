@@ -534,6 +534,7 @@ def _recording(data: _core.RecordingData) -> Recording:
         checkpoints=pl.DataFrame(data.checkpoints),
         faults=pl.DataFrame(data.faults),
         notes=tuple(data.notes),
+        metadata=dict(data.metadata),
     )
 
 

@@ -469,7 +469,7 @@ class Recording:
 
     `roles` maps each name to the role that it was recognised as, or None. `records` has one row for each record that
     holds a series (`record`, `step`, `attempt`, `time`); `rows` maps each name to the rows of `records` that its values
-    belong to.
+    belong to. `metadata` is what the tracker says of the run itself: `run_id`, `name`, `exit_code`, `status` ..., as texts.
     """
 
     run: str
@@ -484,6 +484,7 @@ class Recording:
     checkpoints: pl.DataFrame
     faults: pl.DataFrame
     notes: tuple[str, ...] = ()
+    metadata: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def names(self) -> list[str]:

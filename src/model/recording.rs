@@ -327,6 +327,9 @@ pub struct Recording {
     pub doubts: Vec<Doubt>,
     /// In sources of many runs: the only part that holds its rows.
     pub part: Option<u32>,
+    /// What the tracker says of the run itself (`run_id`, `name`, `exit_code`, `status` ...), in order of first appearance;
+    /// a name stands once.
+    pub metadata: Vec<(String, String)>,
 }
 
 impl Recording {

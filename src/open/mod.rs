@@ -214,6 +214,15 @@ impl Files for Disk<'_> {
         ranges(&self.root.locate(&part.path))
     }
 
+    fn local(&self, part: &Part) -> Option<PathBuf> {
+        #[cfg(feature = "archives")]
+        if self.root.member(&part.path).is_some() {
+            return None;
+        }
+        let path = self.root.locate(&part.path);
+        path.metadata().is_ok_and(|metadata| metadata.is_file()).then_some(path)
+    }
+
     fn root_name(&self) -> &str {
         self.root.base.file_name().and_then(|name| name.to_str()).unwrap_or_default()
     }

@@ -74,6 +74,12 @@ impl RecordingData {
         &self.source.path
     }
 
+    /// What the tracker says of the run itself: (name, text).
+    #[getter]
+    fn metadata(&self) -> Vec<(&str, &str)> {
+        self.recording.metadata.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect()
+    }
+
     #[getter]
     fn step_name(&self) -> Option<&str> {
         self.recording.axis.step_name.as_deref()

@@ -154,6 +154,7 @@ pub struct Builder<'a> {
     pub name: Option<String>,
     /// The run's id in files that hold many runs.
     pub run_id: Option<String>,
+    metadata: Vec<(String, String)>,
     /// The last record has no end of line.
     pub unterminated: bool,
 }
@@ -203,7 +204,21 @@ impl<'a> Builder<'a> {
             faults_beyond: 0,
             name: None,
             run_id: None,
+            metadata: Vec::new(),
             unterminated: false,
+        }
+    }
+
+    /// Says something of the run itself: `run_id`, `name`, `exit_code` ... (at most 64 of them, texts up to
+    /// [`Limits::name`]). Of what is said twice the last counts: a resumed run ends anew.
+    pub fn describe(&mut self, name: &str, text: &str) {
+        if text.len() > self.limits.name {
+            return;
+        }
+        match self.metadata.iter().position(|(known, _)| known == name) {
+            Some(index) => text.clone_into(&mut self.metadata[index].1),
+            None if self.metadata.len() < 64 => self.metadata.push((name.to_owned(), text.to_owned())),
+            None => {}
         }
     }
 
@@ -735,6 +750,7 @@ impl<'a> Builder<'a> {
             unterminated: self.unterminated,
             doubts: Vec::new(),
             part: None,
+            metadata: self.metadata,
         }
     }
 

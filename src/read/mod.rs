@@ -26,6 +26,7 @@ pub(crate) mod testing;
 
 use std::io::Read;
 use std::ops::Range;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 pub use builder::{Builder, Column, Request, TableColumns, Want};
@@ -139,6 +140,11 @@ pub trait Files {
     fn open(&self, part: &Part) -> std::io::Result<Box<dyn Read + '_>>;
     /// The part's bytes at random.
     fn ranges(&self, part: &Part) -> std::io::Result<Arc<dyn Ranges>>;
+    /// Where the part lies on disk, for the one library that opens files itself (SQLite); `None` for members of archives,
+    /// compressed files and memory.
+    fn local(&self, _part: &Part) -> Option<PathBuf> {
+        None
+    }
     /// The name of the directory that paths are relative to, where it has one.
     fn root_name(&self) -> &str {
         ""
@@ -335,6 +341,11 @@ pub trait Reader: Sync {
     /// What users see of it in `gradscan formats`.
     fn about(&self) -> About;
 
+    /// The trackers whose files it was tried on. Empty for formats that are no tracker's own.
+    fn trackers(&self) -> &'static [Tracker] {
+        &[]
+    }
+
     /// By the name alone. [`Confidence::Maybe`] asks for the file's head.
     fn recognise_name(&self, path: &str) -> Confidence;
 
@@ -392,6 +403,23 @@ pub struct About {
     /// Which files it reads.
     pub files: &'static str,
     /// How NaN and Inf arrive in it.
+    pub nonfinite: &'static str,
+    /// How a missing value looks.
+    pub missing: &'static str,
+    /// What of it is not read.
+    pub not_read: &'static str,
+}
+
+/// What one tracker writes, and what of it is read: a row of the second table of `gradscan formats`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tracker {
+    /// The tracker and its logger: `Weights & Biases`, `Lightning CSVLogger`.
+    pub name: &'static str,
+    /// Versions of the package that wrote the files of the tests; `built` where the tests build the bytes themselves.
+    pub version: &'static str,
+    /// Its files.
+    pub files: &'static str,
+    /// How NaN and Inf arrive.
     pub nonfinite: &'static str,
     /// How a missing value looks.
     pub missing: &'static str,
