@@ -411,7 +411,7 @@ class WandbLogs:
 
     @classmethod
     def write(cls, path: Path, curve: Curve, seed: int) -> None:
-        Record, DataStore = cls.package()  # noqa: N806
+        Record, DataStore = cls.package()
         rng = np.random.default_rng(seed)
         path.parent.mkdir(parents=True)
         store = DataStore()
@@ -439,7 +439,7 @@ class WandbLogs:
     @classmethod
     def rows(cls, path: Path) -> Iterator[dict[str, Any]]:
         """The rows of the history, as the package's own reader and json give them."""
-        Record, DataStore = cls.package()  # noqa: N806
+        Record, DataStore = cls.package()
         store = DataStore()
         store.open_for_scan(str(path))
         while (data := store.scan_data()) is not None:
