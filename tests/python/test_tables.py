@@ -389,5 +389,6 @@ def test_rows_spread_over_files_by_a_hash_are_one_curve(tmp_path: Path) -> None:
     assert found.runs["records"].to_list() == expected.runs["records"].to_list() == [300, 100]
 
     whole.filter(pl.col("step") < 180).write_parquet(resumed / "part-0.parquet")
-    whole.filter(pl.col("step") > 170).write_parquet(resumed / "part-1.parquet")
+    again = whole.filter(pl.col("step") > 170).with_columns(pl.col(NORM) * 1.25)
+    again.write_parquet(resumed / "part-1.parquet")
     assert gs.scan(resumed, progress=False).runs["attempts"].to_list() == [2, 1]
