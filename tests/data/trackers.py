@@ -11,17 +11,21 @@ these, NaN and Inf are the texts "NaN", "Infinity", "-Infinity". README.md says 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 import random
+import re
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,6 +40,8 @@ ENVIRONMENTS: dict[str, tuple[str, ...]] = {
     "wandb": ("wandb==0.29.0", "numpy==2.4.6"),  # the last with a data store in Python
     "wandb-new": ("wandb==0.31.0", "numpy==2.4.6"),
     "wandb-old": ("wandb==0.15.12", "numpy==1.26.4", "setuptools==79.0.1"),  # `key`, not yet `nested_key`
+    "trackio": ("trackio==0.43.0",),
+    "mlflow": ("mlflow-skinny==3.17.2", "sqlalchemy==2.1.9", "alembic==1.20.1", "numpy==2.4.6"),
 }
 
 Row = dict[str, Any]
@@ -107,6 +113,16 @@ def descendants(process: int) -> list[int]:
             child = int(status.parent.name)
             found += [*descendants(child), child]
     return found
+
+
+def slim(database: Path, tables: Sequence[str]) -> None:
+    """Drops all tables but these: the others are most of a small database, and no reader wants them."""
+    with contextlib.closing(sqlite3.connect(database)) as connection:
+        for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+            if name not in tables and not name.startswith("sqlite_"):
+                connection.execute(f'DROP TABLE "{name}"')
+        connection.commit()
+        connection.execute("VACUUM")
 
 
 # --- W&B -------------------------------------------------------------------------------------------------------------
@@ -247,7 +263,7 @@ def wandb_write(home: Home) -> None:
     (files / "wandb-summary.json").write_text('{"train/loss": 0.5416, "train/global_step": 48, "_step": 47}')
 
 
-def wandb_killed(directory: Path) -> None:
+def wandb_killed(_: str, directory: Path) -> None:
     """Logs until it is killed."""
     run = wandb_run(directory, "killed01", name="killed run")
     for step, train, evaluation in rows(220, 3, {200: NAN, 201: INF}):
@@ -317,6 +333,339 @@ def wandb_truth(_: str) -> dict[str, Row]:
     return {"wandb": truth}
 
 
+# --- MLflow ----------------------------------------------------------------------------------------------------------
+
+CLOCK = 1_767_323_045_000  # 2026-01-02, in milliseconds
+MLFLOW_TABLES = ("alembic_version", "experiments", "latest_metrics", "metrics", "params", "runs", "tags")
+
+
+def mlflow_client(uri: str) -> Any:
+    """A client of a store that names its runs by a seed."""
+    os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"
+    os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
+    from mlflow import MlflowClient, set_tracking_uri
+
+    set_tracking_uri(uri)
+    return MlflowClient(uri)
+
+
+def mlflow_start(client: Any, experiment: str, name: str, at: int = 0) -> str:
+    """A new run; its id."""
+    created = client.create_run(experiment, start_time=CLOCK + at, tags={"mlflow.source.name": "train.py"}, run_name=name)
+    client.log_param(created.info.run_id, "lr", 1e-4)
+    return str(created.info.run_id)
+
+
+def mlflow_log(
+    client: Any, run_id: str, curves: Iterable[tuple[int, Row, Row]], at: int = 0, *, at_once: bool = False
+) -> None:
+    """One batch a step, as Lightning's and Hugging Face's loggers do, or one of all."""
+    from mlflow.entities import Metric
+
+    batch = []
+    for step, train, evaluation in curves:
+        now = CLOCK + at + 1000 * step
+        batch += [Metric(key, value, now, step) for key, value in {**train, **evaluation}.items()]
+        if not at_once:
+            client.log_batch(run_id, batch)
+            batch = []
+    client.log_batch(run_id, batch)
+
+
+def mlflow_runs(client: Any, start: Callable[[str, str], str], victim: Callable[[str], None]) -> None:
+    """Runs of every fate in two experiments, and a third that is deleted."""
+    import mlflow
+    import numpy as np
+    from mlflow.entities import Metric
+
+    pretraining = client.create_experiment("pretraining", artifact_location="artifacts")
+    finetuning = client.create_experiment("fine tuning", artifact_location="artifacts")
+    run_id = start(pretraining, "healthy")
+    mlflow_log(client, run_id, rows(32, 11))
+    client.set_terminated(run_id, "FINISHED", CLOCK + 50_000)
+
+    run_id = start(pretraining, "nonfinite")
+    mlflow_log(client, run_id, rows(40, 12, DAMAGE))
+    for step in range(1, 9):
+        client.log_metric(run_id, "numpy/float32", np.float32("nan" if step == 5 else step), CLOCK + step, step)
+    client.set_terminated(run_id, "FINISHED", CLOCK + 50_000)
+
+    run_id = start(pretraining, "failed")
+    mlflow_log(client, run_id, rows(20, 13, {step: NAN for step in range(15, 21)}))
+    client.set_terminated(run_id, "FAILED", CLOCK + 50_000)
+
+    run_id = start(finetuning, "stopped")
+    mlflow_log(client, run_id, rows(16, 14))
+    client.set_terminated(run_id, "KILLED", CLOCK + 50_000)
+
+    victim(start(finetuning, "killed"))
+
+    # Started again from step 17 after it failed: the NaN is in the first attempt alone.
+    run_id = start(finetuning, "resumed")
+    mlflow_log(client, run_id, rows(24, 16, {20: NAN, 21: NAN}))
+    client.set_terminated(run_id, "FAILED", CLOCK + 50_000)
+    with mlflow.start_run(run_id=run_id, log_system_metrics=False):
+        mlflow_log(client, run_id, (row for row in rows(32, 17) if row[0] > 16), at=100_000)
+
+    run_id = start(finetuning, "deleted")
+    mlflow_log(client, run_id, rows(16, 18, {15: NAN}))
+    client.set_terminated(run_id, "FINISHED", CLOCK + 50_000)
+    client.delete_run(run_id)
+
+    # All in one millisecond, and a step twice.
+    run_id = start(finetuning, "one timestamp")
+    for first in (1, 21):
+        steps = range(first, first + 20)
+        values = norms(40, 19, {30: NAN})
+        client.log_batch(run_id, [Metric("grad_norm", values[step - 1], CLOCK, step) for step in steps])
+    client.log_metric(run_id, "grad_norm", 0.5, CLOCK, 20)
+    client.log_metric(run_id, "without_step", NAN, CLOCK)
+    client.set_terminated(run_id, "FINISHED", CLOCK + 50_000)
+
+    run_id = start("0", "names / of: metrics")
+    for step, norm in enumerate(norms(24, 20, {12: NAN}), start=1):
+        odd = {"grad norm": norm, "layer.0/weight-norm": 2.0 * norm, "a/b/c d": 1 / step, "größe": step / 4}
+        client.log_batch(run_id, [Metric(key, value, CLOCK + step, step) for key, value in odd.items()])
+        metric = {"dataset_name": "validation", "dataset_digest": "0a1b2c3d"} if step % 2 == 0 else {}
+        client.log_metric(run_id, "eval/loss", 1 / step, CLOCK + step, step, **metric)
+    client.set_terminated(run_id, "FINISHED", CLOCK + 50_000)
+
+    forgotten = client.create_experiment("forgotten", artifact_location="artifacts")
+    run_id = start(forgotten, "in a deleted experiment")
+    mlflow_log(client, run_id, rows(10, 21, {9: NAN}))
+    client.set_terminated(run_id, "FINISHED", CLOCK + 50_000)
+    client.delete_experiment(forgotten)
+
+
+def mlflow_slim(database: Path) -> None:
+    """Tables of runs only, and no place of this machine in them."""
+    slim(database, MLFLOW_TABLES)
+    with contextlib.closing(sqlite3.connect(database)) as connection:
+        connection.execute("UPDATE experiments SET artifact_location = '/artifacts'")
+        connection.execute("UPDATE runs SET artifact_uri = '/artifacts'")
+        connection.execute("DELETE FROM tags WHERE key IN ('mlflow.user', 'mlflow.source.git.commit')")
+        connection.commit()
+
+
+def mlflow_write(home: Home) -> None:
+    """SQL and file store."""
+    draw = random.Random(3)
+    uuid.uuid4 = lambda: uuid.UUID(int=draw.getrandbits(128), version=4)
+
+    database = home("mlflow_sql/runs") / "mlflow.db"
+    database.parent.mkdir()
+    client = mlflow_client(f"sqlite:///{database}")
+    mlflow_runs(
+        client,
+        lambda experiment, name: mlflow_start(client, experiment, name),
+        lambda run_id: killed(f"mlflow-killed={run_id}", database),
+    )
+    mlflow_slim(database)
+
+    # The second half, with the NaN, is in the write-ahead log alone.
+    database = home("mlflow_sql/wal-of-another") / "mlflow.db"
+    database.parent.mkdir()
+    client = mlflow_client(f"sqlite:///{database}")
+    run_id = mlflow_start(client, client.create_experiment("live", artifact_location="artifacts"), "live")
+    curves = list(rows(40, 22, {35: NAN, 37: INF}))
+    mlflow_log(client, run_id, curves[:20], at_once=True)
+    mlflow_slim(database)
+    with contextlib.closing(sqlite3.connect(database)) as other:
+        other.execute("PRAGMA journal_mode=WAL")
+        other.execute("SELECT count(*) FROM metrics").fetchall()
+        mlflow_log(client, run_id, curves[20:], at_once=True)
+        copy = home("mlflow_sql/wal")
+        copy.mkdir()
+        for name in ("mlflow.db", "mlflow.db-wal"):
+            shutil.copyfile(database.with_name(name), copy / name)
+    shutil.rmtree(database.parent)
+
+    store = home("mlflow/runs") / "mlruns"
+    store.parent.mkdir()
+    client = mlflow_client(f"file:{store}")
+    mlflow_runs(
+        client,
+        lambda experiment, name: mlflow_start(client, experiment, name),
+        lambda run_id: killed(f"mlflow-killed={run_id}", store),
+    )
+    mlflow_tidy(store)
+
+    store = home("mlflow/odd-lines") / "mlruns"
+    store.parent.mkdir()
+    client = mlflow_client(f"file:{store}")
+    run_id = mlflow_start(client, "0", "edited lines")
+    mlflow_log(client, run_id, rows(24, 23, {20: NAN}))
+    # A blank in a data set's name makes a line that MLflow itself cannot read.
+    client.log_metric(run_id, "eval/loss", 0.5, CLOCK, 25, dataset_name="validation set", dataset_digest="0a1b2c3d")
+    metrics = store / "0" / run_id / "metrics" / "train"
+    lines = (metrics / "grad_norm").read_text().splitlines()
+    lines[6] = "17673230510"  # one field
+    lines[9] = f"{CLOCK} 0.7o5 10"
+    lines[12] = ""
+    lines[15] = f"{CLOCK} 0.5 1_6"
+    lines[22] = lines[22].replace(" ", "\t")
+    (metrics / "grad_norm").write_text("\n".join(lines)[:-3])  # cut inside of the last line
+    two = (line.rsplit(" ", 1)[0] for line in (metrics / "loss").read_text().splitlines())
+    (metrics / "loss").write_text("\n".join(two) + "\n")
+    mlflow_tidy(store)
+
+
+def mlflow_tidy(store: Path) -> None:
+    """Takes the place of the store out of its own files."""
+    for meta in store.rglob("meta.yaml"):
+        meta.write_text(re.sub("^(artifact_(?:uri|location)): .*$", r"\1: /artifacts", meta.read_text(), flags=re.MULTILINE))
+    for folder in [*store.rglob("artifacts"), *store.rglob("outputs"), *store.rglob("inputs"), store / "models"]:
+        if folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
+
+
+def mlflow_killed(run_id: str, store: Path) -> None:
+    """Logs until it is killed."""
+    client = mlflow_client(f"sqlite:///{store}" if store.suffix == ".db" else f"file:{store}")
+    mlflow_log(client, run_id, rows(20, 15, {18: NAN, 19: INF}))
+    print("READY", flush=True)
+    time.sleep(60.0)
+
+
+def mlflow_truth(_: str) -> dict[str, Row]:
+    """Each run's metrics through `MlflowClient.get_metric_history`."""
+    from mlflow.entities import ViewType
+    from mlflow.exceptions import MlflowException
+
+    told: dict[str, Row] = {"mlflow_sql": {}, "mlflow": {}}
+    for kind, name in (("mlflow_sql", "mlflow.db"), ("mlflow", "mlruns")):
+        for found in sorted((HERE / kind).glob(f"*/{name}")):
+            # The store writes: it gets a copy.
+            with tempfile.TemporaryDirectory() as directory:
+                copy = Path(directory) / found.parent.name
+                shutil.copytree(found.parent, copy)
+                if kind == "mlflow_sql":
+                    import mlflow.store.tracking.dbmodels.models  # noqa: F401
+                    import sqlalchemy
+                    from mlflow.store.db.base_sql_model import Base
+
+                    with sqlalchemy.create_engine(f"sqlite:///{copy / name}").begin() as connection:
+                        for table in Base.metadata.sorted_tables:
+                            connection.execute(sqlalchemy.schema.CreateTable(table, if_not_exists=True))
+                for meta in copy.rglob("meta.yaml"):  # no run for MLflow without its folder of artifacts
+                    (meta.parent / "artifacts").mkdir(exist_ok=True)
+                client = mlflow_client(f"sqlite:///{copy / name}" if kind == "mlflow_sql" else f"file:{copy / name}")
+                for experiment in client.search_experiments(ViewType.ALL):
+                    try:
+                        found_runs = client.search_runs([experiment.experiment_id], run_view_type=ViewType.ALL)
+                    except MlflowException as error:  # one bad line hides all runs of the experiment
+                        told[kind][found.parent.name] = {"experiment": experiment.name, "error": str(error)}
+                        continue
+                    for found_run in found_runs:
+                        info = found_run.info
+                        run_told: Row = {
+                            "experiment": experiment.name,
+                            "experiment_id": info.experiment_id,
+                            "experiment_stage": experiment.lifecycle_stage,
+                            "name": info.run_name,
+                            "status": info.status,
+                            "lifecycle_stage": info.lifecycle_stage,
+                            "metrics": {},
+                        }
+                        told[kind][f"{found.parent.name}/{info.run_id}"] = run_told
+                        for key in sorted(found_run.data.metrics):
+                            try:
+                                history = client.get_metric_history(info.run_id, key)
+                            except MlflowException as error:  # of a deleted experiment in the file store
+                                run_told["error"] = str(error)
+                                break
+                            run_told["metrics"][key] = [[each.step, plain(each.value)] for each in history]
+    return told
+
+
+# --- trackio ---------------------------------------------------------------------------------------------------------
+
+
+def trackio_run(directory: Path, name: str, resume: str = "never") -> Any:
+    """A run in the project `fixtures` below `directory`."""
+    os.environ["TRACKIO_DIR"] = str(directory)
+    import trackio
+
+    return trackio.init("fixtures", name=name, resume=resume, embed=False, auto_log_cpu=False, auto_log_gpu=False)
+
+
+def trackio_write(home: Home) -> None:
+    """One database of finished runs, one of a run that was killed."""
+    directory = home("trackio/runs")
+    run = trackio_run(directory, "healthy")
+    for step, train, evaluation in rows(40, 31):
+        run.log({**train, **evaluation}, step=step)
+    run.finish()
+
+    run = trackio_run(directory, "nonfinite")
+    for step, train, evaluation in rows(40, 32, DAMAGE):
+        run.log({**train, **evaluation, "train/global_step": 10 * step})  # its own step counts the calls
+    run.finish()
+
+    run = trackio_run(directory, "resumed")
+    for step, train, evaluation in rows(30, 33, {26: NAN}):
+        run.log({**train, **evaluation}, step=step)
+    run.finish()
+    run = trackio_run(directory, "resumed", resume="must")
+    for step, train, evaluation in rows(40, 34):
+        if step > 20:
+            run.log({**train, **evaluation}, step=step)
+    run.finish()
+
+    run = trackio_run(directory, "näme / with: everything")
+    for step, norm in enumerate(norms(24, 35, {12: NAN}), start=1):
+        odd = {"grad norm": norm, "损失/训练": 1 / step, "optim": {"grad_norm": norm, "list": [step, norm]}, "a.b": step}
+        run.log({**odd, "text": "NaN of text" if step % 2 else "Infinity", "flag": step % 2 == 0, "none": None}, step=step)
+    run.finish()
+    trackio_tidy(directory)
+
+    directory = home("trackio/killed")
+    killed("trackio-killed", directory)
+    trackio_tidy(directory)
+
+
+def trackio_tidy(directory: Path) -> None:
+    """Keeps the database, with the tables of runs."""
+    slim(directory / "fixtures.db", ("metrics", "configs", "system_metrics"))
+    for file in directory.rglob("*"):
+        if file.is_file() and file.suffix != ".db":
+            file.unlink()
+    for folder in [each for each in directory.rglob("*") if each.is_dir()]:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def trackio_killed(_: str, directory: Path) -> None:
+    """Logs until it is killed."""
+    run = trackio_run(directory, "killed")
+    for step, train, evaluation in rows(40, 36, {25: NAN, 26: -INF}):
+        run.log({**train, **evaluation}, step=step)
+        time.sleep(0.1)
+    print("READY", flush=True)
+    time.sleep(60.0)
+
+
+def trackio_truth(_: str) -> dict[str, Row]:
+    """Each run's metrics through `SQLiteStorage.get_logs`."""
+    told: Row = {}
+    with tempfile.TemporaryDirectory() as directory:
+        os.environ["TRACKIO_DIR"] = directory
+        from trackio.sqlite_storage import SQLiteStorage
+
+        for found in sorted((HERE / "trackio").glob("*/*.db")):
+            project = f"{found.parent.name}-{found.stem}"
+            for suffix in ("", "-wal"):
+                if (file := found.with_name(found.name + suffix)).exists():
+                    shutil.copyfile(file, Path(directory) / f"{project}.db{suffix}")
+            for record in SQLiteStorage.get_run_records(project):
+                metrics: Row = {}
+                for row in SQLiteStorage.get_logs(project, record["name"], run_id=record["id"]):
+                    for key, value in row.items():
+                        if key not in ("step", "timestamp"):
+                            metrics.setdefault(key, []).append([row["step"], plain(value)])
+                told[f"{found.parent.name}/{record['name']}"] = metrics
+    return {"trackio": told}
+
+
 # --- machinery -------------------------------------------------------------------------------------------------------
 
 
@@ -333,9 +682,16 @@ TRACKERS: dict[str, Tracker] = {
     "wandb": Tracker(
         {"wandb": wandb_write, "wandb-new": wandb_new_write, "wandb-old": wandb_old_write}, ("wandb", wandb_truth)
     ),
+    "trackio": Tracker({"trackio": trackio_write}, ("trackio", trackio_truth)),
+    "mlflow": Tracker({"mlflow": mlflow_write}, ("mlflow", mlflow_truth)),
 }
-# Parts of a writer that run in a process of their own, to be killed.
-VICTIMS: dict[str, Callable[[Path], None]] = {"wandb-killed": wandb_killed}
+# Parts of a writer that run in a process of their own, to be killed: `name=argument`.
+VICTIMS: dict[str, Callable[[str, Path], None]] = {
+    "wandb-killed": wandb_killed,
+    "mlflow-killed": mlflow_killed,
+    "trackio-killed": trackio_killed,
+}
+
 
 
 def environment(name: str) -> str:
@@ -362,8 +718,9 @@ def run(python: str, *arguments: str) -> None:
 def write(name: str, directory: Path) -> None:
     """Writes the fixtures of one environment below `directory`, each as `<format>/<fixture>`."""
     socket.gethostname = lambda: "node"
-    if name in VICTIMS:
-        VICTIMS[name](directory)
+    victim, _, argument = name.partition("=")
+    if victim in VICTIMS:
+        VICTIMS[victim](argument, directory)
         return
 
     def home(path: str) -> Path:
