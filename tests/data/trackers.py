@@ -21,13 +21,15 @@ import shutil
 import signal
 import socket
 import sqlite3
+import struct
 import subprocess
 import sys
 import tempfile
 import time
 import uuid
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +43,8 @@ ENVIRONMENTS: dict[str, tuple[str, ...]] = {
     "wandb-new": ("wandb==0.31.0", "numpy==2.4.6"),
     "wandb-old": ("wandb==0.15.12", "numpy==1.26.4", "setuptools==79.0.1"),  # `key`, not yet `nested_key`
     "trackio": ("trackio==0.43.0",),
+    "swanlab": ("swanlab==0.10.3", "numpy==2.4.6"),
+    "swanlab-old": ("swanlab[dashboard]==0.6.8", "numpy==2.4.6", "peewee==3.17.9", "setuptools==79.0.1"),
     "mlflow": ("mlflow-skinny==3.17.2", "sqlalchemy==2.1.9", "alembic==1.20.1", "numpy==2.4.6"),
 }
 
@@ -122,7 +126,12 @@ def slim(database: Path, tables: Sequence[str]) -> None:
             if name not in tables and not name.startswith("sqlite_"):
                 connection.execute(f'DROP TABLE "{name}"')
         connection.commit()
+        # Pages of 4 KiB would be half empty.
+        mode = connection.execute("PRAGMA journal_mode").fetchone()[0]
+        connection.execute("PRAGMA journal_mode = DELETE")
+        connection.execute("PRAGMA page_size = 1024")
         connection.execute("VACUUM")
+        connection.execute(f"PRAGMA journal_mode = {mode}")
 
 
 # --- W&B -------------------------------------------------------------------------------------------------------------
@@ -293,7 +302,7 @@ def wandb_old_write(home: Home) -> None:
     wandb_common(home, "-0.15")
 
 
-def wandb_truth(_: str) -> dict[str, Row]:
+def wandb_truth() -> dict[str, Row]:
     """All records through wandb's own data store: rows without the clock's items."""
     from wandb.proto import wandb_internal_pb2 as pb
     from wandb.sdk.internal.datastore import DataStore
@@ -365,6 +374,8 @@ def mlflow_log(
     batch = []
     for step, train, evaluation in curves:
         now = CLOCK + at + 1000 * step
+        if step % 2 == 0:
+            del train["train/learning_rate"]
         batch += [Metric(key, value, now, step) for key, value in {**train, **evaluation}.items()]
         if not at_once:
             client.log_batch(run_id, batch)
@@ -527,7 +538,7 @@ def mlflow_killed(run_id: str, store: Path) -> None:
     time.sleep(60.0)
 
 
-def mlflow_truth(_: str) -> dict[str, Row]:
+def mlflow_truth() -> dict[str, Row]:
     """Each run's metrics through `MlflowClient.get_metric_history`."""
     from mlflow.entities import ViewType
     from mlflow.exceptions import MlflowException
@@ -637,14 +648,14 @@ def trackio_tidy(directory: Path) -> None:
 def trackio_killed(_: str, directory: Path) -> None:
     """Logs until it is killed."""
     run = trackio_run(directory, "killed")
-    for step, train, evaluation in rows(40, 36, {25: NAN, 26: -INF}):
+    for step, train, evaluation in rows(30, 36, {25: NAN, 26: -INF}):
         run.log({**train, **evaluation}, step=step)
         time.sleep(0.1)
     print("READY", flush=True)
     time.sleep(60.0)
 
 
-def trackio_truth(_: str) -> dict[str, Row]:
+def trackio_truth() -> dict[str, Row]:
     """Each run's metrics through `SQLiteStorage.get_logs`."""
     told: Row = {}
     with tempfile.TemporaryDirectory() as directory:
@@ -666,30 +677,224 @@ def trackio_truth(_: str) -> dict[str, Row]:
     return {"trackio": told}
 
 
+# --- SwanLab ---------------------------------------------------------------------------------------------------------
+
+
+def reframe(file: Path, old: str, new: str) -> None:
+    """Replaces a text in the records of a LevelDB log by one of equal length, and their checksums."""
+    before, after = old.encode(), new.encode()
+    assert len(before) == len(after)
+    data = bytearray(file.read_bytes())
+    at = 7
+    while at + 7 <= len(data):
+        if 32768 - at % 32768 < 7:
+            at += 32768 - at % 32768
+            continue
+        _, length, kind = struct.unpack_from("<IHB", data, at)
+        payload = bytes(data[at + 7 : at + 7 + length])
+        if before in payload:
+            payload = payload.replace(before, after)
+            data[at : at + 7 + length] = struct.pack("<IHB", zlib.crc32(bytes([kind]) + payload), length, kind) + payload
+        at += 7 + length
+    assert before not in data
+    file.write_bytes(data)
+
+
+def swanlab_run(directory: Path, run_id: str, name: str, resume: str = "never") -> Any:
+    """An offline run below `directory` that asks for nothing of this machine."""
+    import swanlab
+
+    probe = dict.fromkeys(("hardware", "runtime", "requirements", "conda", "git", "swanlab", "monitor"), False)
+    settings = swanlab.Settings(probe=probe)
+    options: Row = {"project": "fixtures", "name": name, "id": run_id, "resume": resume, "settings": settings}
+    return swanlab.init(log_dir=str(directory), mode="offline", config={"lr": 1e-4}, **options)
+
+
+def swanlab_tidy(directory: Path) -> None:
+    """Keeps the logs, with another place in them and in directories of a fixed time."""
+    (directory / ".gitignore").unlink()
+    for at, run_home in enumerate(sorted(directory.glob("run-*"))):
+        for folder in ("debug", "console", "media"):
+            shutil.rmtree(run_home / folder, ignore_errors=True)
+        for log in run_home.glob("*.swanlab"):
+            place = str(directory)
+            reframe(log, place, ("/home/trainer/" + "x" * len(place))[: len(place)])
+        run_home.rename(directory / f"run-2026010{at + 2}_030405-{run_home.name.split('-', 2)[2]}")
+
+
+def swanlab_write(home: Home) -> None:
+    """What SwanLab 0.10.3 writes."""
+    import numpy as np
+    import swanlab
+
+    directory = home("swanlab/healthy")
+    swanlab_run(directory, "healthy1", "healthy run")
+    for step, train, evaluation in rows(40, 41):
+        swanlab.log({**train, **evaluation}, step=step)
+    swanlab.finish()
+    swanlab_tidy(directory)
+
+    directory = home("swanlab/nonfinite")
+    swanlab_run(directory, "nonfinit", "NaN and Inf")
+    for step, train, evaluation in rows(40, 42, DAMAGE):
+        narrow = {"numpy/float32": np.float32(train["train/grad_norm"]), "train/global_step": 10 * step}
+        swanlab.log({**train, **evaluation, **narrow})  # its own step counts the calls
+    swanlab.finish()
+    swanlab_tidy(directory)
+
+    directory = home("swanlab/resumed")
+    swanlab_run(directory, "resumed1", "resumed run", "allow")
+    for step, train, evaluation in rows(30, 43, {26: NAN}):
+        swanlab.log({**train, **evaluation}, step=step)
+    swanlab.finish()
+    time.sleep(1.1)  # directories are named by the second
+    swanlab_run(directory, "resumed1", "resumed run", "allow")
+    for step, train, evaluation in rows(40, 44):
+        if step > 20:
+            swanlab.log({**train, **evaluation}, step=step)
+    swanlab.finish(state="crashed", error="out of memory")
+    swanlab_tidy(directory)
+
+    directory = home("swanlab/names")
+    swanlab_run(directory, "oddnames", "näme / with: everything")
+    for step, norm in enumerate(norms(24, 45, {12: NAN}), start=1):
+        odd = {"grad norm": norm, "损失/训练": 1 / step, "optim": {"grad": {"norm": norm}}, "a.b": step, "flag": step == 3}
+        swanlab.log(odd, step=step)
+        if step == 4:
+            swanlab.log({"note": swanlab.Text("NaN")}, step=step)
+            print("step 4 loss nan")
+    swanlab.finish()
+    swanlab_tidy(directory)
+
+    directory = home("swanlab/killed")
+    killed("swanlab-killed", directory)
+    swanlab_tidy(directory)
+
+
+def swanlab_killed(_: str, directory: Path) -> None:
+    """Logs until it is killed."""
+    import swanlab
+
+    swanlab_run(directory, "killed01", "killed run")
+    for step, train, evaluation in rows(220, 46, {150: NAN, 151: INF}):
+        swanlab.log({**train, **evaluation}, step=step)
+        if step % 50 == 0:
+            time.sleep(0.5)
+    print("READY", flush=True)
+    time.sleep(60.0)
+
+
+def swanlab_old_write(home: Home) -> None:
+    """What SwanLab 0.6.8 writes: JSON in its log, and files of JSON lines beside a database when it serves itself."""
+    import swanlab
+
+    nothing = ("hardware_monitor", "metadata_collect", "collect_hardware", "collect_runtime", "requirements_collect")
+    settings = swanlab.Settings(**dict.fromkeys(nothing, False), conda_collect=False)
+    for mode, fixture in (("offline", "backup-0.6"), ("local", "board-0.6")):
+        directory = home(f"swanlab/{fixture}")
+        directory.mkdir()
+        options: Row = {"project": "fixtures", "settings": settings, "config": {"lr": 1e-4}}
+        for seed, damage in ((47, {}), (48, DAMAGE)):
+            name = "nonfinite" if damage else "healthy"
+            swanlab.init(logdir=str(directory), mode=mode, experiment_name=name, **options)
+            for step, train, evaluation in rows(40, seed, damage):
+                swanlab.log({**train, **evaluation, "a": {"b": step}}, step=step)
+            swanlab.finish(error="out of memory" if damage else None)
+            time.sleep(1.1)
+        names = sorted(each.name for each in directory.glob("run-*"))
+        ids = {name: f"run-2026010{at + 2}_030405-{'abcdefghijklmnopqrs'}0{at}" for at, name in enumerate(names)}
+        for name, new in ids.items():
+            (directory / name).rename(directory / new)
+            for log in (directory / new).glob("*.swanlab"):
+                reframe(log, name, new)
+                reframe(log, name.rsplit("-", 1)[1], new.rsplit("-", 1)[1])
+        if mode == "local":
+            (directory / max(ids.values()) / "backup.swanlab").unlink()  # older versions wrote none beside the board
+            slim(directory / "runs.swanlab", ("project", "experiment", "tag"))
+            with contextlib.closing(sqlite3.connect(directory / "runs.swanlab")) as connection:
+                for name, new in ids.items():
+                    connection.execute("UPDATE experiment SET run_id = ? WHERE run_id = ?", (new, name))
+                connection.commit()
+        swanlab_tidy(directory)
+
+
+def swanlab_truth() -> dict[str, Row]:
+    """The records of 0.10.3 through its own reader and messages."""
+    from swanlab.proto.swanlab.record.v1.record_pb2 import Record
+    from swanlab.sdk.internal.core_python.store import DataStoreReader
+
+    told: Row = {}
+    for file in sorted((HERE / "swanlab").glob("*/*/run-*.swanlab")):
+        reader = DataStoreReader()
+        reader.open(file)
+        run_told: Row = {"records": {}, "metrics": {}}
+        told[file.relative_to(HERE / "swanlab").as_posix()] = run_told
+        for data in reader:
+            record = Record()
+            record.ParseFromString(data)
+            kind = str(record.WhichOneof("record_type"))
+            run_told["records"][kind] = run_told["records"].get(kind, 0) + 1
+            if kind == "scalar":
+                curve = run_told["metrics"].setdefault(record.scalar.key, [])
+                curve.append([record.scalar.step, plain(record.scalar.value.number)])
+    return {"swanlab": told}
+
+
+def swanlab_old_truth() -> dict[str, Row]:
+    """The records of 0.6.8 through its own reader, and the lines of its board through json."""
+    from swanlab.data.porter.datastore import DataStore
+
+    told: Row = {}
+    for file in sorted((HERE / "swanlab").glob("*/*/backup.swanlab")):
+        store = DataStore()
+        store.open_for_scan(str(file))
+        run_told: Row = {"records": {}, "metrics": {}}
+        told[file.relative_to(HERE / "swanlab").as_posix()] = run_told
+        for text in store:
+            record = json.loads(text)
+            kind = record["model_type"]
+            run_told["records"][kind] = run_told["records"].get(kind, 0) + 1
+            if kind == "Scalar":
+                curve = run_told["metrics"].setdefault(record["data"]["key"], [])
+                curve.append([record["data"]["step"], record["data"]["metric"]["data"]])
+    for board in sorted((HERE / "swanlab").glob("*/runs.swanlab")):
+        with contextlib.closing(sqlite3.connect(f"file:{board}?immutable=1", uri=True)) as connection:
+            query = "SELECT run_id, experiment.name, status, tag.name, folder FROM tag JOIN experiment ON experiment.id = experiment_id"
+            for run_id, name, status, key, folder in connection.execute(query):
+                board_told = told.setdefault(f"{board.parent.name}/{run_id}", {"name": name, "status": status, "metrics": {}})
+                lines = (board.parent / run_id / "logs" / folder / "1000.log").read_text().splitlines()
+                board_told["metrics"][key] = [[point["index"], point["data"]] for point in map(json.loads, lines)]
+    return {"swanlab": told}
+
+
 # --- machinery -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Tracker:
-    """Writers by environment, and the reader of the truth with its environment."""
+    """Writers and readers of the truth by environment."""
 
     writers: Mapping[str, Callable[[Home], None]]
-    truth: tuple[str, Callable[[str], dict[str, Row]]] | None = None
-    formats: Sequence[str] = field(default=())
+    truth: Mapping[str, Callable[[], dict[str, Row]]]
 
 
 TRACKERS: dict[str, Tracker] = {
     "wandb": Tracker(
-        {"wandb": wandb_write, "wandb-new": wandb_new_write, "wandb-old": wandb_old_write}, ("wandb", wandb_truth)
+        {"wandb": wandb_write, "wandb-new": wandb_new_write, "wandb-old": wandb_old_write}, {"wandb": wandb_truth}
     ),
-    "trackio": Tracker({"trackio": trackio_write}, ("trackio", trackio_truth)),
-    "mlflow": Tracker({"mlflow": mlflow_write}, ("mlflow", mlflow_truth)),
+    "mlflow": Tracker({"mlflow": mlflow_write}, {"mlflow": mlflow_truth}),
+    "trackio": Tracker({"trackio": trackio_write}, {"trackio": trackio_truth}),
+    "swanlab": Tracker(
+        {"swanlab": swanlab_write, "swanlab-old": swanlab_old_write},
+        {"swanlab": swanlab_truth, "swanlab-old": swanlab_old_truth},
+    ),
 }
 # Parts of a writer that run in a process of their own, to be killed: `name=argument`.
 VICTIMS: dict[str, Callable[[str, Path], None]] = {
     "wandb-killed": wandb_killed,
     "mlflow-killed": mlflow_killed,
     "trackio-killed": trackio_killed,
+    "swanlab-killed": swanlab_killed,
 }
 
 
@@ -742,14 +947,19 @@ def collect(directory: Path) -> None:
         print(place.relative_to(HERE))
 
 
-def truth(name: str) -> None:
-    """Lets a tracker read its fixtures and keeps what it says."""
-    reader = TRACKERS[name].truth
-    assert reader is not None
-    for kind, told in reader[1](name).items():
+def truth(names: Sequence[str]) -> None:
+    """Lets a tracker read its fixtures in each of its environments and keeps what it says."""
+    told: dict[str, Row] = {}
+    for name in names:
+        with tempfile.TemporaryDirectory() as directory:
+            file = Path(directory) / "told.json"
+            run(environment(name), "--truth", name, str(file))
+            for kind, fixtures in json.loads(file.read_text()).items():
+                told.setdefault(kind, {}).update(fixtures)
+    for kind, fixtures in told.items():
         file = HERE / "truth" / f"{kind}.json"
         file.parent.mkdir(exist_ok=True)
-        lines = (f"{json.dumps(key)}: {json.dumps(told[key], ensure_ascii=False, allow_nan=False)}" for key in told)
+        lines = (f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in sorted(fixtures.items()))
         file.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
@@ -758,8 +968,9 @@ def main(arguments: Iterable[str]) -> None:
     match list(arguments):
         case ["--write", name, directory]:
             write(name, Path(directory))
-        case ["--truth", name]:
-            truth(name)
+        case ["--truth", name, file]:
+            reader = next(tracker.truth[name] for tracker in TRACKERS.values() if name in tracker.truth)
+            Path(file).write_text(json.dumps(reader(), allow_nan=False))
         case names:
             for name in names or TRACKERS:
                 tracker = TRACKERS[name]
@@ -767,8 +978,7 @@ def main(arguments: Iterable[str]) -> None:
                     with tempfile.TemporaryDirectory() as directory:
                         run(environment(each), "--write", each, directory)
                         collect(Path(directory))
-                if tracker.truth:
-                    run(environment(tracker.truth[0]), "--truth", name)
+                truth(list(tracker.truth))
 
 
 if __name__ == "__main__":
