@@ -810,8 +810,18 @@ def swanlab_old_write(home: Home) -> None:
                 reframe(log, name.rsplit("-", 1)[1], new.rsplit("-", 1)[1])
         if mode == "local":
             (directory / max(ids.values()) / "backup.swanlab").unlink()  # older versions wrote none beside the board
-            slim(directory / "runs.swanlab", ("project", "experiment", "tag"))
-            with contextlib.closing(sqlite3.connect(directory / "runs.swanlab")) as connection:
+            # The package keeps its connection: a copy is slimmed, and takes the place.
+            database, copy = directory / "runs.swanlab", directory / "copy"
+            with (
+                contextlib.closing(sqlite3.connect(database)) as connection,
+                contextlib.closing(sqlite3.connect(copy)) as target,
+            ):
+                connection.backup(target)
+            slim(copy, ("project", "experiment", "tag"))
+            for file in directory.glob("runs.swanlab*"):
+                file.unlink()
+            copy.rename(database)
+            with contextlib.closing(sqlite3.connect(database)) as connection:
                 for name, new in ids.items():
                     connection.execute("UPDATE experiment SET run_id = ? WHERE run_id = ?", (new, name))
                 connection.commit()
