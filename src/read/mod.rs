@@ -11,6 +11,7 @@ pub mod csv;
 pub mod hf_trainer;
 mod json_rows;
 pub mod jsonl;
+pub mod merge;
 #[cfg(feature = "tables")]
 pub mod parquet;
 #[cfg(feature = "parquet")]
