@@ -29,6 +29,7 @@ pub const ALL: &[(&str, Function)] = &[
     ("jsonl", jsonl),
     ("tensorboard", tensorboard),
     ("csv", csv),
+    ("mlflow", mlflow),
     ("safetensors", safetensors),
     ("npy", npy),
     #[cfg(feature = "tables")]
@@ -104,6 +105,15 @@ pub fn csv(data: &[u8]) {
     source(Format::Csv, &[("run-a-tag-grad_norm.csv", &[b"Wall time,Step,Value\n", data].concat())]);
     source(Format::Csv, &[("metrics.tsv", &[b"step\tloss\tgrad_norm\tnote\n", data].concat())]);
     source(Format::Csv, &[("grad_norm.json", data)]);
+}
+
+/// The file of a metric, alone and behind sound lines beside another, and `meta.yaml`.
+pub fn mlflow(data: &[u8]) {
+    const LINE: &[u8] = b"1700000000000 0.5 1\n";
+    source(Format::Mlflow, &[("grad_norm", data)]);
+    let behind = [LINE, data].concat();
+    source(Format::Mlflow, &[("meta.yaml", data), ("metrics/train/loss", &behind), ("metrics/grad_norm", LINE)]);
+    source(Format::Mlflow, &[("tags/mlflow.runName", data), ("metrics/lr", data)]);
 }
 
 /// The table, the events and the manifest of an rlprobe run, each beside sound others.

@@ -12,6 +12,7 @@ pub mod hf_trainer;
 mod json_rows;
 pub mod jsonl;
 pub mod merge;
+pub mod mlflow;
 #[cfg(feature = "tables")]
 pub mod parquet;
 #[cfg(feature = "parquet")]
@@ -441,6 +442,7 @@ pub static READERS: &[&dyn Reader] = &[
     &hf_trainer::HfTrainer,
     &jsonl::Jsonl,
     &tensorboard::TensorBoard,
+    &mlflow::Mlflow,
     &csv::Csv,
     #[cfg(feature = "tables")]
     &parquet::ParquetTable,
