@@ -30,6 +30,8 @@ pub const ALL: &[(&str, Function)] = &[
     ("tensorboard", tensorboard),
     ("csv", csv),
     ("mlflow", mlflow),
+    ("dvclive", dvclive),
+    ("deepspeed", deepspeed),
     ("safetensors", safetensors),
     ("npy", npy),
     #[cfg(feature = "tables")]
@@ -114,6 +116,23 @@ pub fn mlflow(data: &[u8]) {
     let behind = [LINE, data].concat();
     source(Format::Mlflow, &[("meta.yaml", data), ("metrics/train/loss", &behind), ("metrics/grad_norm", LINE)]);
     source(Format::Mlflow, &[("tags/mlflow.runName", data), ("metrics/lr", data)]);
+}
+
+/// A table of DVCLive alone, and its rows behind a header beside another table.
+pub fn dvclive(data: &[u8]) {
+    source(Format::Dvclive, &[("plots/metrics/grad_norm.tsv", data)]);
+    let behind = [b"timestamp\tstep\tloss\n", data].concat();
+    source(
+        Format::Dvclive,
+        &[("plots/metrics/loss.tsv", &behind), ("plots/metrics/grad_norm.tsv", b"step\tx\n1\t2\n")],
+    );
+}
+
+/// A table of DeepSpeed's monitor alone, and its rows behind a header beside another table.
+pub fn deepspeed(data: &[u8]) {
+    source(Format::Deepspeed, &[("Train_Samples_train_loss.csv", data)]);
+    let behind = [b"step,train_loss\n32,0.5\n", data].concat();
+    source(Format::Deepspeed, &[("Train_Samples_train_loss.csv", &behind), ("Train_Samples_lr.csv", data)]);
 }
 
 /// The table, the events and the manifest of an rlprobe run, each beside sound others.

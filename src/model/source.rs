@@ -19,6 +19,10 @@ pub enum Format {
     Arrow,
     /// Run directory of MLflow's file store.
     Mlflow,
+    /// Tree of tables of DVCLive.
+    Dvclive,
+    /// Tables of DeepSpeed's CSV monitor.
+    Deepspeed,
     /// Arrays given in memory (`scan_series`, `scan_frame`).
     Memory,
 }
@@ -40,6 +44,8 @@ impl Format {
             Self::Parquet => "parquet",
             Self::Arrow => "arrow",
             Self::Mlflow => "mlflow",
+            Self::Dvclive => "dvclive",
+            Self::Deepspeed => "deepspeed",
             Self::Memory => "memory",
         }
     }

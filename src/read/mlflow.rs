@@ -7,14 +7,10 @@ mod tests;
 use std::collections::{BTreeMap, HashSet};
 
 use self::meta::Meta;
-use super::builder::points;
-use super::merge::{Apart, Merge};
-use super::{
-    About, Builder, Confidence, Progress, Reader, Rejected, Session, StreamDecoder, Tracker, Want, clock,
-    is_git_lfs_pointer,
-};
+use super::apart::{self, Cut, Shape, Value};
+use super::{About, Builder, Confidence, Reader, Rejected, Session, Tracker, clock};
 use crate::model::source::plain;
-use crate::model::{Entry, EntryKind, Fault, FaultKind, Format, Part, PlaceUnit, Recording, Role, Source, roles};
+use crate::model::{Entry, EntryKind, Fault, FaultKind, Format, Part, PlaceUnit, Recording, Source};
 use crate::wire::lines::{Ending, Lines};
 use crate::wire::numbers::{Cell, parse_f64, parse_i64_step, parse_text_value};
 use crate::wire::utf16;
@@ -143,51 +139,8 @@ impl Reader for Mlflow {
         if read_meta(source, session, &mut builder)? {
             return Err(Rejected::unreadable("deleted", "the run was deleted (lifecycle_stage: deleted)"));
         }
-        let mut merge = Merge::default();
-        let mut others = Others::default();
-        let (mut readable, mut refused) = (0, None);
-        for (index, part) in source.parts.iter().enumerate() {
-            let Some(name) = metric_of(part) else { continue };
-            builder.turn_to(index as u32);
-            let column = builder.column(name);
-            builder.numeric(column.id);
-            if column.want != Want::Number {
-                if reaches(name) {
-                    others.look(part, session);
-                }
-                continue;
-            }
-            let mut decoder = Decoder::new(index as u32, merge.begin(column.id), &mut merge);
-            match session.stream_text(part, &mut decoder, &mut builder) {
-                Err(Rejected::Cancelled) => return Err(Rejected::Cancelled),
-                Err(Rejected::Io(error)) => {
-                    let place = builder.place(PlaceUnit::Line, 0);
-                    builder.fault(Fault::new(FaultKind::Io, place, error.to_string()));
-                    builder.lost(column.id);
-                    refused.get_or_insert(Rejected::Io(error));
-                }
-                Err(rejected) => return Err(rejected),
-                Ok(()) if decoder.is_pointer => {
-                    let detail = "a Git LFS pointer in place of the file";
-                    let place = builder.place(PlaceUnit::Line, 1);
-                    builder.fault(Fault::new(FaultKind::Unparsable, place, detail));
-                    builder.lost(column.id);
-                    refused.get_or_insert(Rejected::unreadable("git-lfs-pointer", detail));
-                }
-                Ok(()) => readable += 1,
-            }
-        }
-        if readable == 0
-            && let Some(rejected) = refused
-        {
-            return Err(rejected);
-        }
-        merge.give(&mut builder);
-        if let Some(point) = others.largest {
-            builder.begin_points(0, point.step, point.time.map_or(f64::NAN, |time| time as f64 / 1e3));
-            builder.pass_point(true);
-        }
-        Ok(vec![builder.finish()])
+        let metric = |part: &Part| metric_of(part).map(str::to_owned);
+        apart::read::<Metric>(source, session, builder, &metric)
     }
 }
 
@@ -269,13 +222,6 @@ fn metric_of(part: &Part) -> Option<&str> {
     Some(plain(part.name.strip_prefix(METRICS).unwrap_or(&part.name)))
 }
 
-/// Whether the steps of a metric show how far the training went.
-fn reaches(name: &str) -> bool {
-    let role = roles::role_of(name);
-    role.is_some_and(|role| !matches!(role, Role::Reward | Role::CompletionLength))
-        && points::step_name(name) == points::STEP
-}
-
 /// Reads what the run says of itself; gives whether it was deleted.
 fn read_meta(source: &Source, session: &mut Session<'_>, builder: &mut Builder<'_>) -> Result<bool, Rejected> {
     let mut name = None;
@@ -315,56 +261,57 @@ fn read_meta(source: &Source, session: &mut Session<'_>, builder: &mut Builder<'
     Ok(false)
 }
 
-/// The furthest point of metrics whose values are not wanted.
+/// The lines of a metric's file.
 #[derive(Debug, Default)]
-struct Others {
-    largest: Option<Line>,
+struct Metric {
+    /// Lines with a step, and without one.
+    with_step: u64,
+    without: u64,
 }
 
-/// Bytes at the end of a file that hold its last line.
-const TAIL: u64 = 4 << 10;
+/// Two fields (no step), three, or five (a data set's name, in which there may be blanks, and digest).
+fn parse(line: &[u8]) -> Result<Value, &'static str> {
+    let mut fields = fields(line);
+    let time = fields.next().and_then(|field| std::str::from_utf8(field).ok()?.parse::<i64>().ok());
+    let time = clock::from_number(time.ok_or("want a timestamp in milliseconds")? as f64);
+    let value = match fields.next().map(parse_text_value) {
+        None => return Err("one field: want a timestamp, a value and a step"),
+        Some(Cell::Value(value)) => value,
+        Some(_) => return Err("want a number as the value"),
+    };
+    let Some(step) = fields.next() else { return Ok(Value { time, value, step: None }) };
+    let whole = || std::str::from_utf8(step).ok()?.parse().ok();
+    let step = whole().or_else(|| parse_f64(step).and_then(parse_i64_step).map(|(step, _)| step));
+    Ok(Value { time, value, step: Some(step.ok_or("want a number as the step")?) })
+}
 
-impl Others {
-    /// Looks at the last line of a metric's file. What cannot be read says nothing of how far the training went.
-    fn look(&mut self, part: &Part, session: &Session<'_>) {
-        let Ok(file) = session.files.ranges(part) else { return };
-        let size = file.size();
-        let Ok(tail) = file.read(size.saturating_sub(TAIL)..size) else { return };
-        let whole = tail.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
-        let last = Lines::new(&tail[..whole], true, Ending::Newline).filter_map(|line| Line::parse(line.bytes).ok());
-        for line in last.filter(|line| line.has_step) {
-            if self.largest.is_none_or(|largest| line.step > largest.step) {
-                self.largest = Some(line);
-            }
-        }
+fn fields(line: &[u8]) -> impl Iterator<Item = &[u8]> {
+    line.split(|byte| byte.is_ascii_whitespace()).filter(|field| !field.is_empty())
+}
+
+impl Shape for Metric {
+    fn line(&mut self, line: &[u8]) -> Result<Option<Value>, &'static str> {
+        let value = parse(line)?;
+        self.with_step += u64::from(value.step.is_some());
+        self.without += u64::from(value.step.is_none());
+        Ok(Some(value))
     }
-}
 
-/// One line of a metric's file.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Line {
-    /// Milliseconds since 1970.
-    time: Option<i64>,
-    value: f64,
-    step: i64,
-    has_step: bool,
-}
-
-impl Line {
-    /// Two fields (no step), three, or five (a data set's name, in which there may be blanks, and digest).
-    fn parse(line: &[u8]) -> Result<Self, &'static str> {
-        let mut fields = line.split(|byte| byte.is_ascii_whitespace()).filter(|field| !field.is_empty());
-        let time = fields.next().and_then(|field| std::str::from_utf8(field).ok()?.parse::<i64>().ok());
-        let time = clock::from_number(time.ok_or("want a timestamp in milliseconds")? as f64);
-        let value = match fields.next().map(parse_text_value) {
-            None => return Err("one field: want a timestamp, a value and a step"),
-            Some(Cell::Value(value)) => value,
-            Some(_) => return Err("want a number as the value"),
+    fn cut(&mut self, line: &[u8]) -> Cut {
+        let Ok(read) = parse(line) else { return Cut::Nothing };
+        // A field counts when the byte after it was seen; a word that reads as NaN or Inf counts in any case.
+        let is_open = line.last().is_some_and(|byte| !byte.is_ascii_whitespace());
+        let count = fields(line).count();
+        let is_whole = match count {
+            // A step may follow, unless this file has none.
+            2 => self.with_step == 0 && self.without > 0,
+            count => count > 3 || !is_open,
         };
-        let Some(step) = fields.next() else { return Ok(Self { time, value, step: 0, has_step: false }) };
-        let whole = || std::str::from_utf8(step).ok()?.parse().ok();
-        let step = whole().or_else(|| parse_f64(step).and_then(parse_i64_step).map(|(step, _)| step));
-        Ok(Self { time, value, step: step.ok_or("want a number as the step")?, has_step: true })
+        match is_whole {
+            true if count > 2 || !is_open || !read.value.is_finite() => Cut::Kept(read),
+            false if !read.value.is_finite() => Cut::Lost,
+            _ => Cut::Nothing,
+        }
     }
 }
 
@@ -377,110 +324,7 @@ fn are_metric_lines(head: &[u8]) -> bool {
     for line in Lines::new(head, false, Ending::Newline).take(LINES) {
         let digits = line.bytes.iter().take_while(|byte| byte.is_ascii_digit()).count();
         let is_time = digits == 13 && line.bytes.get(digits).is_some_and(|byte| *byte == b' ');
-        if is_time && Line::parse(line.bytes).is_ok() { metrics += 1 } else { others += 1 }
+        if is_time && parse(line.bytes).is_ok() { metrics += 1 } else { others += 1 }
     }
     metrics > others
-}
-
-/// Decodes the file of one metric.
-#[derive(Debug)]
-struct Decoder<'m> {
-    part: u32,
-    series: usize,
-    merge: &'m mut Merge,
-    line: u64,
-    /// Inside a line that is passed over.
-    skipping: bool,
-    /// Some line had a step.
-    has_steps: bool,
-    is_pointer: bool,
-}
-
-impl<'m> Decoder<'m> {
-    fn new(part: u32, series: usize, merge: &'m mut Merge) -> Self {
-        Self { part, series, merge, line: 0, skipping: false, has_steps: false, is_pointer: false }
-    }
-
-    fn fault(&self, kind: FaultKind, detail: &str, into: &mut Builder<'_>) {
-        let place = into.place(PlaceUnit::Line, self.line);
-        into.fault(Fault::new(kind, place, detail));
-    }
-
-    fn take(&mut self, line: Line) {
-        // Where no step is recorded, values are numbered.
-        let step = if line.has_step { line.step } else { self.merge.count(self.series) as i64 };
-        self.has_steps |= line.has_step;
-        let Line { time, value, has_step, .. } = line;
-        self.merge.push(self.series, Apart { step, has_step, value, time, part: self.part, at: self.line });
-    }
-
-    fn whole_line(&mut self, line: &[u8], into: &mut Builder<'_>) {
-        let begin = line.iter().take_while(|byte| **byte == 0).count();
-        if begin > 0 {
-            self.fault(FaultKind::Stray, "a run of NUL bytes", into);
-        }
-        let line = &line[begin..];
-        if line.trim_ascii().is_empty() {
-            return;
-        }
-        match Line::parse(line) {
-            Ok(line) => self.take(line),
-            Err(detail) => self.fault(FaultKind::Unparsable, detail, into),
-        }
-    }
-
-    /// The last line, of which nobody knows whether it is whole.
-    fn cut_line(&mut self, line: &[u8], into: &mut Builder<'_>) {
-        if line.iter().all(|byte| *byte == 0 || byte.is_ascii_whitespace()) {
-            if line.contains(&0) {
-                self.fault(FaultKind::Truncated, "the file ends in zero bytes", into);
-            }
-            return;
-        }
-        self.fault(FaultKind::Truncated, "the file ends inside a line", into);
-        let open = line.last().is_some_and(|byte| !byte.is_ascii_whitespace());
-        let fields = line.split(|byte| byte.is_ascii_whitespace()).filter(|field| !field.is_empty()).count();
-        let Ok(read) = Line::parse(line) else { return };
-        // A field counts when the byte after it was seen; a word that reads as NaN or Inf counts in any case.
-        let has_step = fields > 3 || (fields == 3 && !open);
-        let has_value = fields > 2 || !open;
-        if has_step || (fields == 2 && !self.has_steps && self.merge.count(self.series) > 0) {
-            if has_value || !read.value.is_finite() {
-                self.take(read);
-            }
-        } else if !read.value.is_finite() {
-            let detail = "the line that the end cuts holds a NaN or Inf, but its step was not read";
-            self.fault(FaultKind::Unparsable, detail, into);
-        }
-    }
-}
-
-impl StreamDecoder for Decoder<'_> {
-    fn feed(&mut self, window: &[u8], at: u64, end: bool, into: &mut Builder<'_>) -> Progress {
-        if at == 0 && is_git_lfs_pointer(window) {
-            self.is_pointer = true;
-            return Progress::Used(window.len());
-        }
-        let mut lines = Lines::new(window, end, Ending::Newline);
-        for line in lines.by_ref() {
-            self.line += 1;
-            let skipped = std::mem::take(&mut self.skipping);
-            match (skipped, line.terminated) {
-                (true, _) => {}
-                (false, true) => self.whole_line(line.bytes, into),
-                (false, false) => self.cut_line(line.bytes, into),
-            }
-        }
-        let used = lines.used();
-        if used == 0 && window.len() >= into.limits().record {
-            if !self.skipping {
-                let place = into.place(PlaceUnit::Line, self.line + 1);
-                let detail = format!("a line of more than {} bytes was passed over", window.len());
-                into.fault(Fault::new(FaultKind::Limit, place, detail));
-            }
-            self.skipping = true;
-            return Progress::Used(window.len());
-        }
-        Progress::Used(used)
-    }
 }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::model::{Limits, Signal};
+use crate::model::{Limits, Role, Signal};
 use crate::read::Request;
 use crate::read::testing::Memory;
 
@@ -110,13 +110,13 @@ fn a_run_is_its_directory() {
 
 #[test]
 fn lines_of_two_three_and_more_fields() {
-    let line = |text: &str| Line::parse(text.as_bytes());
+    let line = |text: &str| parse(text.as_bytes());
     let time = Some(1_700_000_000_000);
-    assert_eq!(line("1700000000000 0.5"), Ok(Line { time, value: 0.5, step: 0, has_step: false }));
-    assert_eq!(line("1700000000000 -inf 3\r"), Ok(Line { time, value: f64::NEG_INFINITY, step: 3, has_step: true }));
-    assert_eq!(line("1700000000000 1e-20 -4"), Ok(Line { time, value: 1e-20, step: -4, has_step: true }));
-    assert_eq!(line("1700000000000 2 9 train set 0f3a"), Ok(Line { time, value: 2.0, step: 9, has_step: true }));
-    assert_eq!(line("0 2 9.0"), Ok(Line { time: None, value: 2.0, step: 9, has_step: true }));
+    assert_eq!(line("1700000000000 0.5"), Ok(Value { time, value: 0.5, step: None }));
+    assert_eq!(line("1700000000000 -inf 3\r"), Ok(Value { time, value: f64::NEG_INFINITY, step: Some(3) }));
+    assert_eq!(line("1700000000000 1e-20 -4"), Ok(Value { time, value: 1e-20, step: Some(-4) }));
+    assert_eq!(line("1700000000000 2 9 train set 0f3a"), Ok(Value { time, value: 2.0, step: Some(9) }));
+    assert_eq!(line("0 2 9.0"), Ok(Value { time: None, value: 2.0, step: Some(9) }));
     for broken in ["17000", "1.5 2 3", "1700000000000 x 3", "1700000000000 0.5 x", "1700000000000  ", "nan"] {
         assert!(line(broken).is_err(), "{broken:?}");
     }
