@@ -29,6 +29,9 @@ pub const ALL: &[(&str, Function)] = &[
     ("jsonl", jsonl),
     ("tensorboard", tensorboard),
     ("csv", csv),
+    ("mlflow", mlflow),
+    ("dvclive", dvclive),
+    ("deepspeed", deepspeed),
     ("safetensors", safetensors),
     ("npy", npy),
     #[cfg(feature = "tables")]
@@ -104,6 +107,32 @@ pub fn csv(data: &[u8]) {
     source(Format::Csv, &[("run-a-tag-grad_norm.csv", &[b"Wall time,Step,Value\n", data].concat())]);
     source(Format::Csv, &[("metrics.tsv", &[b"step\tloss\tgrad_norm\tnote\n", data].concat())]);
     source(Format::Csv, &[("grad_norm.json", data)]);
+}
+
+/// The file of a metric, alone and behind sound lines beside another, and `meta.yaml`.
+pub fn mlflow(data: &[u8]) {
+    const LINE: &[u8] = b"1700000000000 0.5 1\n";
+    source(Format::Mlflow, &[("grad_norm", data)]);
+    let behind = [LINE, data].concat();
+    source(Format::Mlflow, &[("meta.yaml", data), ("metrics/train/loss", &behind), ("metrics/grad_norm", LINE)]);
+    source(Format::Mlflow, &[("tags/mlflow.runName", data), ("metrics/lr", data)]);
+}
+
+/// A table of DVCLive alone, and its rows behind a header beside another table.
+pub fn dvclive(data: &[u8]) {
+    source(Format::Dvclive, &[("plots/metrics/grad_norm.tsv", data)]);
+    let behind = [b"timestamp\tstep\tloss\n", data].concat();
+    source(
+        Format::Dvclive,
+        &[("plots/metrics/loss.tsv", &behind), ("plots/metrics/grad_norm.tsv", b"step\tx\n1\t2\n")],
+    );
+}
+
+/// A table of DeepSpeed's monitor alone, and its rows behind a header beside another table.
+pub fn deepspeed(data: &[u8]) {
+    source(Format::Deepspeed, &[("Train_Samples_train_loss.csv", data)]);
+    let behind = [b"step,train_loss\n32,0.5\n", data].concat();
+    source(Format::Deepspeed, &[("Train_Samples_train_loss.csv", &behind), ("Train_Samples_lr.csv", data)]);
 }
 
 /// The table, the events and the manifest of an rlprobe run, each beside sound others.

@@ -17,6 +17,12 @@ pub enum Format {
     Parquet,
     /// Arrow IPC files and streams.
     Arrow,
+    /// Run directory of MLflow's file store.
+    Mlflow,
+    /// Tree of tables of DVCLive.
+    Dvclive,
+    /// Tables of DeepSpeed's CSV monitor.
+    Deepspeed,
     /// Arrays given in memory (`scan_series`, `scan_frame`).
     Memory,
 }
@@ -37,6 +43,9 @@ impl Format {
             Self::Csv => "csv",
             Self::Parquet => "parquet",
             Self::Arrow => "arrow",
+            Self::Mlflow => "mlflow",
+            Self::Dvclive => "dvclive",
+            Self::Deepspeed => "deepspeed",
             Self::Memory => "memory",
         }
     }

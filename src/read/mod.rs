@@ -1,6 +1,7 @@
 //! Readers: bytes of one format in, rows out. Pure: a reader sees slices and the [`Files`] that it is given, never a
 //! path on disk, so that it can be cut, flipped and fuzzed without a file.
 
+mod apart;
 #[cfg(feature = "tables")]
 pub mod arrow;
 pub mod axis;
@@ -8,9 +9,14 @@ pub mod broken;
 pub mod builder;
 mod clock;
 pub mod csv;
+pub mod deepspeed;
+pub mod dvclive;
 pub mod hf_trainer;
 mod json_rows;
 pub mod jsonl;
+pub mod merge;
+pub mod mlflow;
+mod one_metric;
 #[cfg(feature = "tables")]
 pub mod parquet;
 #[cfg(feature = "parquet")]
@@ -440,6 +446,9 @@ pub static READERS: &[&dyn Reader] = &[
     &hf_trainer::HfTrainer,
     &jsonl::Jsonl,
     &tensorboard::TensorBoard,
+    &mlflow::Mlflow,
+    &dvclive::Dvclive,
+    &deepspeed::Deepspeed,
     &csv::Csv,
     #[cfg(feature = "tables")]
     &parquet::ParquetTable,
