@@ -17,6 +17,8 @@ pub enum Format {
     Parquet,
     /// Arrow IPC files and streams.
     Arrow,
+    /// MLflow's SQL store.
+    MlflowSql,
     /// Arrays given in memory (`scan_series`, `scan_frame`).
     Memory,
 }
@@ -24,7 +26,7 @@ pub enum Format {
 impl Format {
     /// Whether files of it may as well hold anything else than recordings: their columns tell.
     pub fn is_table(self) -> bool {
-        matches!(self, Self::Parquet | Self::Arrow)
+        matches!(self, Self::Parquet | Self::Arrow | Self::MlflowSql)
     }
 
     /// The name shown in `runs.format`.
@@ -37,6 +39,7 @@ impl Format {
             Self::Csv => "csv",
             Self::Parquet => "parquet",
             Self::Arrow => "arrow",
+            Self::MlflowSql => "mlflow_sql",
             Self::Memory => "memory",
         }
     }

@@ -8,9 +8,13 @@ pub mod broken;
 pub mod builder;
 mod clock;
 pub mod csv;
+#[cfg(feature = "sqlite")]
+mod database;
 pub mod hf_trainer;
 mod json_rows;
 pub mod jsonl;
+#[cfg(feature = "sqlite")]
+pub mod mlflow_sql;
 #[cfg(feature = "tables")]
 pub mod parquet;
 #[cfg(feature = "parquet")]
@@ -445,6 +449,8 @@ pub static READERS: &[&dyn Reader] = &[
     &parquet::ParquetTable,
     #[cfg(feature = "tables")]
     &arrow::ArrowTable,
+    #[cfg(feature = "sqlite")]
+    &mlflow_sql::MlflowSql,
 ];
 
 /// The reader of a format; `None` for recordings that were never bytes.
