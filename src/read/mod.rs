@@ -13,6 +13,7 @@ mod database;
 pub mod hf_trainer;
 mod json_rows;
 pub mod jsonl;
+pub mod merge;
 #[cfg(feature = "sqlite")]
 pub mod mlflow_sql;
 #[cfg(feature = "tables")]

@@ -30,6 +30,8 @@ pub(super) struct Points {
     reach: Option<i64>,
     /// The whole recording is an evaluation.
     of_evaluation: bool,
+    /// Metrics lie in files of their own.
+    apart: bool,
 }
 
 /// Attempts times series beyond which begins of attempts are not looked for in the other series.
@@ -46,6 +48,16 @@ impl<'a> Builder<'a> {
     ) -> Self {
         let points = Points { of_evaluation, ..Points::default() };
         Self { points: Some(points), row_is_place: false, ..Self::new(format, request, limits, place_unit) }
+    }
+
+    /// Says which part of the source the next points come from, where metrics lie in files of their own: points of
+    /// several files make one row.
+    #[inline]
+    pub fn turn_to(&mut self, part: u32) {
+        self.part = part;
+        if let Some(points) = &mut self.points {
+            points.apart = true;
+        }
     }
 
     /// Begins an event that holds at least one number. `wall_time` in seconds since 1970, NaN where none is recorded.
@@ -95,6 +107,9 @@ impl<'a> Builder<'a> {
             attempt: own.axis.attempts(),
             training: own.axis.training(),
         };
+        if points.apart && series.parts.last().is_none_or(|(_, part)| *part != self.part) {
+            series.parts.push((record, self.part));
+        }
         series.push(&point, false, self.limits);
         if overflows {
             self.fault_attempts();
