@@ -218,7 +218,6 @@ impl Database {
             }
         }
     }
-
 }
 
 fn begin(part: u32) -> Place {
