@@ -11,12 +11,16 @@ mod clock;
 pub mod csv;
 pub mod deepspeed;
 pub mod dvclive;
+#[cfg(feature = "sqlite")]
+mod database;
 pub mod hf_trainer;
 mod json_rows;
 pub mod jsonl;
 pub mod merge;
 pub mod mlflow;
 mod one_metric;
+#[cfg(feature = "sqlite")]
+pub mod mlflow_sql;
 #[cfg(feature = "tables")]
 pub mod parquet;
 #[cfg(feature = "parquet")]
@@ -454,6 +458,8 @@ pub static READERS: &[&dyn Reader] = &[
     &parquet::ParquetTable,
     #[cfg(feature = "tables")]
     &arrow::ArrowTable,
+    #[cfg(feature = "sqlite")]
+    &mlflow_sql::MlflowSql,
 ];
 
 /// The reader of a format; `None` for recordings that were never bytes.
