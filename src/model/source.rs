@@ -17,6 +17,8 @@ pub enum Format {
     Parquet,
     /// Arrow IPC files and streams.
     Arrow,
+    /// Transaction logs of W&B (`*.wandb`).
+    Wandb,
     /// Arrays given in memory (`scan_series`, `scan_frame`).
     Memory,
 }
@@ -37,6 +39,7 @@ impl Format {
             Self::Csv => "csv",
             Self::Parquet => "parquet",
             Self::Arrow => "arrow",
+            Self::Wandb => "wandb",
             Self::Memory => "memory",
         }
     }

@@ -23,6 +23,8 @@ pub mod table;
 pub mod tensorboard;
 #[cfg(test)]
 pub(crate) mod testing;
+pub mod transactions;
+pub mod wandb;
 
 use std::io::Read;
 use std::ops::Range;
@@ -440,6 +442,7 @@ pub static READERS: &[&dyn Reader] = &[
     &hf_trainer::HfTrainer,
     &jsonl::Jsonl,
     &tensorboard::TensorBoard,
+    &wandb::Wandb,
     &csv::Csv,
     #[cfg(feature = "tables")]
     &parquet::ParquetTable,
