@@ -25,6 +25,8 @@ pub enum Format {
     Deepspeed,
     /// MLflow's SQL store.
     MlflowSql,
+    /// Transaction logs of W&B (`*.wandb`).
+    Wandb,
     /// Arrays given in memory (`scan_series`, `scan_frame`).
     Memory,
 }
@@ -49,6 +51,7 @@ impl Format {
             Self::Dvclive => "dvclive",
             Self::Deepspeed => "deepspeed",
             Self::MlflowSql => "mlflow_sql",
+            Self::Wandb => "wandb",
             Self::Memory => "memory",
         }
     }

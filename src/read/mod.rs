@@ -33,6 +33,8 @@ pub mod table;
 pub mod tensorboard;
 #[cfg(test)]
 pub(crate) mod testing;
+pub mod transactions;
+pub mod wandb;
 
 use std::io::Read;
 use std::ops::Range;
@@ -453,6 +455,7 @@ pub static READERS: &[&dyn Reader] = &[
     &mlflow::Mlflow,
     &dvclive::Dvclive,
     &deepspeed::Deepspeed,
+    &wandb::Wandb,
     &csv::Csv,
     #[cfg(feature = "tables")]
     &parquet::ParquetTable,
