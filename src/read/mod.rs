@@ -9,18 +9,18 @@ pub mod broken;
 pub mod builder;
 mod clock;
 pub mod csv;
-pub mod deepspeed;
-pub mod dvclive;
 #[cfg(feature = "sqlite")]
 mod database;
+pub mod deepspeed;
+pub mod dvclive;
 pub mod hf_trainer;
 mod json_rows;
 pub mod jsonl;
 pub mod merge;
 pub mod mlflow;
-mod one_metric;
 #[cfg(feature = "sqlite")]
 pub mod mlflow_sql;
+mod one_metric;
 #[cfg(feature = "tables")]
 pub mod parquet;
 #[cfg(feature = "parquet")]

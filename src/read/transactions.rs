@@ -39,12 +39,11 @@ impl<'r, R: Records> Transactions<'r, R> {
         let name = String::from_utf8_lossy(&self.header.ident);
         let want = self.header.version;
         Some(match self.refusal? {
-            Refusal::Pointer => {
-                Rejected::unreadable("git-lfs-pointer", "a Git LFS pointer in place of the file")
-            }
-            Refusal::Cut(count) => {
-                Rejected::unreadable("cut-header", format!("it ends after {count} of the {FILE_HEADER} bytes of its header"))
-            }
+            Refusal::Pointer => Rejected::unreadable("git-lfs-pointer", "a Git LFS pointer in place of the file"),
+            Refusal::Cut(count) => Rejected::unreadable(
+                "cut-header",
+                format!("it ends after {count} of the {FILE_HEADER} bytes of its header"),
+            ),
             Refusal::Foreign => {
                 Rejected::unreadable("not-a-recording", format!("it does not begin with the header of a {name} log"))
             }

@@ -9,15 +9,8 @@ use crate::wire::protobuf::{Fields, Malformed, Value};
 const KEEPS_NAN: [u32; 3] = [0, 28, 1];
 
 /// Texts of a `RunRecord`: number of the field, name in the metadata.
-const TEXTS: [(u32, &str); 7] = [
-    (1, "run_id"),
-    (8, "name"),
-    (3, "project"),
-    (2, "entity"),
-    (6, "group"),
-    (7, "job_type"),
-    (12, "sweep_id"),
-];
+const TEXTS: [(u32, &str); 7] =
+    [(1, "run_id"), (8, "name"), (3, "project"), (2, "entity"), (6, "group"), (7, "job_type"), (12, "sweep_id")];
 
 /// The run, from its `RunRecord` and `RunExitRecord`.
 #[derive(Debug, Default)]
