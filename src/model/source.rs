@@ -19,6 +19,8 @@ pub enum Format {
     Arrow,
     /// Transaction logs of W&B (`*.wandb`).
     Wandb,
+    /// Logs of SwanLab (`*.swanlab`).
+    Swanlab,
     /// Arrays given in memory (`scan_series`, `scan_frame`).
     Memory,
 }
@@ -40,6 +42,7 @@ impl Format {
             Self::Parquet => "parquet",
             Self::Arrow => "arrow",
             Self::Wandb => "wandb",
+            Self::Swanlab => "swanlab",
             Self::Memory => "memory",
         }
     }

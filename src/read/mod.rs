@@ -18,6 +18,7 @@ mod parquet_columns;
 #[cfg(feature = "parquet")]
 pub mod rlprobe;
 mod series;
+pub mod swanlab;
 #[cfg(feature = "tables")]
 pub mod table;
 pub mod tensorboard;
@@ -443,6 +444,7 @@ pub static READERS: &[&dyn Reader] = &[
     &jsonl::Jsonl,
     &tensorboard::TensorBoard,
     &wandb::Wandb,
+    &swanlab::Swanlab,
     &csv::Csv,
     #[cfg(feature = "tables")]
     &parquet::ParquetTable,
