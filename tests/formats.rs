@@ -15,6 +15,7 @@ use gradscan::kernel::{checksum::crc32c, level::Level};
 use gradscan::model::{Limits, Recording, Signal, Source};
 use gradscan::read::{Request, reader};
 use gradscan::scan::{Options, Outcome, Scan, scan};
+use gradscan::wire::leveldb;
 use gradscan::wire::tfrecord::{self, FOOTER, HEADER};
 
 #[path = "../fuzz/functions.rs"]
@@ -301,18 +302,20 @@ fn records(bytes: &[u8]) -> Vec<usize> {
     begins
 }
 
-/// Bytes of the longest record of a log in LevelDB's framing.
-fn longest_in_log(bytes: &[u8]) -> usize {
-    let (mut longest, mut current) = (0, 0);
-    for block in bytes.chunks(32768).enumerate().map(|(index, block)| &block[if index == 0 { 7 } else { 0 }..]) {
-        let mut rest = block;
-        while let [_, _, _, _, low, high, kind, behind @ ..] = rest
-            && *kind > 0
-        {
-            let length = usize::from(u16::from_le_bytes([*low, *high])).min(behind.len());
-            current = if *kind < 3 { length } else { current + length };
-            longest = longest.max(current);
-            rest = &behind[length..];
+/// Bytes of the longest record of a `.wandb` or `.swanlab` file, and of the longest chunk of it.
+fn transactions(bytes: &[u8]) -> usize {
+    let (mut at, mut record, mut longest) = (leveldb::FILE_HEADER, 0, 512);
+    while at < bytes.len() {
+        let room = leveldb::BLOCK as usize - at % leveldb::BLOCK as usize;
+        match bytes[at..].first_chunk::<{ leveldb::CHUNK_HEADER }>() {
+            Some(&[.., low, high, kind]) if room >= leveldb::CHUNK_HEADER => {
+                let length = leveldb::CHUNK_HEADER + usize::from(u16::from_le_bytes([low, high]));
+                // FULL and FIRST begin a record.
+                record = if kind <= 2 { length } else { record + length };
+                longest = longest.max(record);
+                at += length;
+            }
+            _ => at += room,
         }
     }
     longest
@@ -320,12 +323,12 @@ fn longest_in_log(bytes: &[u8]) -> usize {
 
 /// Bytes of the longest thing that must fit a window: a line, or a whole entry of an indented history.
 fn longest_record(bytes: &[u8]) -> usize {
-    if bytes.starts_with(b":W&B") || bytes.starts_with(b":SWL") {
-        return longest_in_log(bytes).max(512);
-    }
     let records = records(bytes);
     if records.len() > 1 {
         return records.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0).max(512);
+    }
+    if [&b":W&B"[..], b":SWL"].iter().any(|ident| bytes.starts_with(ident)) {
+        return transactions(bytes);
     }
     let line = bytes.split(|byte| *byte == b'\n').map(<[u8]>::len).max().unwrap_or(0);
     line.max(512)

@@ -27,6 +27,8 @@ pub enum Format {
     MlflowSql,
     /// Transaction logs of W&B (`*.wandb`).
     Wandb,
+    /// Logs of SwanLab (`*.swanlab`).
+    Swanlab,
     /// Arrays given in memory (`scan_series`, `scan_frame`).
     Memory,
 }
@@ -52,6 +54,7 @@ impl Format {
             Self::Deepspeed => "deepspeed",
             Self::MlflowSql => "mlflow_sql",
             Self::Wandb => "wandb",
+            Self::Swanlab => "swanlab",
             Self::Memory => "memory",
         }
     }

@@ -28,6 +28,7 @@ mod parquet_columns;
 #[cfg(feature = "parquet")]
 pub mod rlprobe;
 mod series;
+pub mod swanlab;
 #[cfg(feature = "tables")]
 pub mod table;
 pub mod tensorboard;
@@ -456,6 +457,7 @@ pub static READERS: &[&dyn Reader] = &[
     &dvclive::Dvclive,
     &deepspeed::Deepspeed,
     &wandb::Wandb,
+    &swanlab::Swanlab,
     &csv::Csv,
     #[cfg(feature = "tables")]
     &parquet::ParquetTable,
