@@ -115,7 +115,8 @@ fn values_of_every_metric() {
     assert_eq!(points(other, "größe")[1], (2, 0.5));
     assert_eq!(points(other, "a/b/c d").len(), 24);
     // All rows of one time are in the order of their steps.
-    let steps: Vec<i64> = points(named(&recordings, "one timestamp"), "grad_norm").iter().map(|(step, _)| *step).collect();
+    let steps: Vec<i64> =
+        points(named(&recordings, "one timestamp"), "grad_norm").iter().map(|(step, _)| *step).collect();
     assert!(steps.len() == 41 && steps.is_sorted(), "{steps:?}");
     assert!(points(named(&recordings, "one timestamp"), "without_step")[0].1.is_nan());
 }
@@ -234,7 +235,8 @@ fn views_and_computed_columns_are_no_metrics() {
     let code = |sql: &str| read(bytes(&database(sql))).map(|found| found.len()).map_err(|rejected| rejected.code());
     let runs = "CREATE TABLE runs (run_uuid TEXT PRIMARY KEY);";
     let view = "CREATE VIEW metrics AS SELECT 'loss' AS key, 1.0 AS value, 0 AS timestamp, 'a' AS run_uuid, 0 AS step;";
-    let computed = "CREATE TABLE metrics (key TEXT, value REAL AS (abs(step)), timestamp INT, run_uuid TEXT, step INT);";
+    let computed =
+        "CREATE TABLE metrics (key TEXT, value REAL AS (abs(step)), timestamp INT, run_uuid TEXT, step INT);";
     assert_eq!(code(&format!("{runs}{view}")), Err("not-a-recording"));
     assert_eq!(code(&format!("{runs}{computed}")), Err("not-a-recording"));
     assert_eq!(code("CREATE TABLE t (a INT);"), Err("not-a-recording"));
@@ -381,8 +383,10 @@ fn recognised_by_tables() {
 #[test]
 fn companions_belong_to_their_database() {
     let entry = |path: &str| Entry { path: path.into(), size: 9, kind: crate::model::EntryKind::File };
-    let entries = ["a/mlflow.db", "a/mlflow.db-journal", "a/mlflow.db-shm", "a/mlflow.db-wal", "b/lost.db-wal"].map(entry);
+    let entries =
+        ["a/mlflow.db", "a/mlflow.db-journal", "a/mlflow.db-shm", "a/mlflow.db-wal", "b/lost.db-wal"].map(entry);
     assert!(entries.iter().all(|entry| MlflowSql.recognise_name(&entry.path) == Confidence::Likely));
-    let paths: Vec<String> = MlflowSql.group(&entries, &[0, 1, 2, 3, 4]).into_iter().map(|source| source.path).collect();
+    let paths: Vec<String> =
+        MlflowSql.group(&entries, &[0, 1, 2, 3, 4]).into_iter().map(|source| source.path).collect();
     assert_eq!(paths, ["a/mlflow.db", "b/lost.db-wal"]);
 }
