@@ -23,6 +23,10 @@ pub enum Format {
     Dvclive,
     /// Tables of DeepSpeed's CSV monitor.
     Deepspeed,
+    /// MLflow's SQL store.
+    MlflowSql,
+    /// Transaction logs of W&B (`*.wandb`).
+    Wandb,
     /// Arrays given in memory (`scan_series`, `scan_frame`).
     Memory,
 }
@@ -30,7 +34,7 @@ pub enum Format {
 impl Format {
     /// Whether files of it may as well hold anything else than recordings: their columns tell.
     pub fn is_table(self) -> bool {
-        matches!(self, Self::Parquet | Self::Arrow)
+        matches!(self, Self::Parquet | Self::Arrow | Self::MlflowSql)
     }
 
     /// The name shown in `runs.format`.
@@ -46,6 +50,8 @@ impl Format {
             Self::Mlflow => "mlflow",
             Self::Dvclive => "dvclive",
             Self::Deepspeed => "deepspeed",
+            Self::MlflowSql => "mlflow_sql",
+            Self::Wandb => "wandb",
             Self::Memory => "memory",
         }
     }

@@ -9,6 +9,8 @@ pub mod broken;
 pub mod builder;
 mod clock;
 pub mod csv;
+#[cfg(feature = "sqlite")]
+mod database;
 pub mod deepspeed;
 pub mod dvclive;
 pub mod hf_trainer;
@@ -16,6 +18,8 @@ mod json_rows;
 pub mod jsonl;
 pub mod merge;
 pub mod mlflow;
+#[cfg(feature = "sqlite")]
+pub mod mlflow_sql;
 mod one_metric;
 #[cfg(feature = "tables")]
 pub mod parquet;
@@ -29,6 +33,8 @@ pub mod table;
 pub mod tensorboard;
 #[cfg(test)]
 pub(crate) mod testing;
+pub mod transactions;
+pub mod wandb;
 
 use std::io::Read;
 use std::ops::Range;
@@ -449,11 +455,14 @@ pub static READERS: &[&dyn Reader] = &[
     &mlflow::Mlflow,
     &dvclive::Dvclive,
     &deepspeed::Deepspeed,
+    &wandb::Wandb,
     &csv::Csv,
     #[cfg(feature = "tables")]
     &parquet::ParquetTable,
     #[cfg(feature = "tables")]
     &arrow::ArrowTable,
+    #[cfg(feature = "sqlite")]
+    &mlflow_sql::MlflowSql,
 ];
 
 /// The reader of a format; `None` for recordings that were never bytes.
