@@ -58,7 +58,8 @@ impl Reader for Clearml {
     }
 
     fn group(&self, entries: &[Entry], own: &[usize]) -> Vec<Source> {
-        let find = |path: &str| entries.binary_search_by(|entry| entry.path.as_str().cmp(path)).ok().map(|at| &entries[at]);
+        let find =
+            |path: &str| entries.binary_search_by(|entry| entry.path.as_str().cmp(path)).ok().map(|at| &entries[at]);
         let source = |entry: &Entry| {
             let home = entry.parent();
             let beside = if home.is_empty() { TASK.to_owned() } else { format!("{home}/{TASK}") };
@@ -155,7 +156,8 @@ mod tests {
         paths.sort();
         let entries: Vec<Entry> =
             paths.iter().map(|path| Entry { path: (*path).clone(), size: 1, kind: EntryKind::File }).collect();
-        let is_own = |at: &usize| Clearml.recognise(&entries[*at].path, &files.parts[&entries[*at].path]) >= Confidence::Likely;
+        let is_own =
+            |at: &usize| Clearml.recognise(&entries[*at].path, &files.parts[&entries[*at].path]) >= Confidence::Likely;
         let own: Vec<usize> = (0..entries.len()).filter(is_own).collect();
         Clearml.group(&entries, &own)
     }
@@ -197,7 +199,10 @@ mod tests {
     fn every_line_is_a_list_of_events() {
         let files = Memory::new([
             ("offline/t/metrics.jsonl", log()),
-            ("offline/t/task.json", "{\"name\": \"a run\", \"id\": \"t\", \"project\": {\"id\": 1}, \"status\": \"stopped\"}".into()),
+            (
+                "offline/t/task.json",
+                "{\"name\": \"a run\", \"id\": \"t\", \"project\": {\"id\": 1}, \"status\": \"stopped\"}".into(),
+            ),
             ("other/metrics.jsonl", "{\"step\": 1, \"loss\": 2}\n".into()),
         ]);
         let recording = read_with(&files, &Limits::default());

@@ -58,7 +58,8 @@ impl Reader for Comet {
     }
 
     fn group(&self, entries: &[Entry], own: &[usize]) -> Vec<Source> {
-        let find = |path: &str| entries.binary_search_by(|entry| entry.path.as_str().cmp(path)).ok().map(|at| &entries[at]);
+        let find =
+            |path: &str| entries.binary_search_by(|entry| entry.path.as_str().cmp(path)).ok().map(|at| &entries[at]);
         let source = |entry: &Entry| {
             let home = entry.parent();
             let beside = if home.is_empty() { EXPERIMENT.to_owned() } else { format!("{home}/{EXPERIMENT}") };
@@ -158,7 +159,8 @@ mod tests {
         paths.sort();
         let entries: Vec<Entry> =
             paths.iter().map(|path| Entry { path: (*path).clone(), size: 1, kind: EntryKind::File }).collect();
-        let is_own = |at: &usize| Comet.recognise(&entries[*at].path, &files.parts[&entries[*at].path]) >= Confidence::Likely;
+        let is_own =
+            |at: &usize| Comet.recognise(&entries[*at].path, &files.parts[&entries[*at].path]) >= Confidence::Likely;
         let own: Vec<usize> = (0..entries.len()).filter(is_own).collect();
         Comet.group(&entries, &own)
     }
@@ -200,7 +202,10 @@ mod tests {
     fn an_experiment_is_its_directory() {
         let files = Memory::new([
             ("out/abc.zip/messages.json", log()),
-            ("out/abc.zip/experiment.json", "{\"offline_id\": \"abc\", \"project_name\": \"p\", \"start_time\": 1}".into()),
+            (
+                "out/abc.zip/experiment.json",
+                "{\"offline_id\": \"abc\", \"project_name\": \"p\", \"start_time\": 1}".into(),
+            ),
             ("out/messages.json", "{\"role\": \"user\"}\n".into()),
         ]);
         assert_eq!(sources(&files)[0].path, "out/abc.zip");

@@ -254,7 +254,9 @@ impl<D: Dialect> Decoder<D> {
                 continue;
             };
             match stop {
-                Stop::Incomplete if !is_whole => self.fault(FaultKind::Truncated, "the file ends inside a record", into),
+                Stop::Incomplete if !is_whole => {
+                    self.fault(FaultKind::Truncated, "the file ends inside a record", into)
+                }
                 stop => {
                     self.broken += 1;
                     self.fault(FaultKind::Unparsable, &stop.to_string(), into);
@@ -281,12 +283,8 @@ impl<D: Dialect> Decoder<D> {
             if !self.tags.contains_key(name) {
                 let column = into.column(name);
                 into.numeric(column.id);
-                let tag = Tag {
-                    column: column.id,
-                    is_wanted: column.want == Want::Number,
-                    reaches: reaches(name),
-                    count: 0,
-                };
+                let tag =
+                    Tag { column: column.id, is_wanted: column.want == Want::Number, reaches: reaches(name), count: 0 };
                 // Names beyond the limits are one column; what they are called is not kept.
                 if self.tags.len() <= into.limits().columns {
                     self.tags.insert(name.clone(), tag);

@@ -61,7 +61,8 @@ impl Reader for Neptune {
         if head.trim_ascii().is_empty() {
             return if is_inside && number(name).is_some() { Confidence::Likely } else { Confidence::No };
         }
-        let Some(first) = Lines::new(head, true, Ending::Newline).find(|line| !line.bytes.trim_ascii().is_empty()) else {
+        let Some(first) = Lines::new(head, true, Ending::Newline).find(|line| !line.bytes.trim_ascii().is_empty())
+        else {
             return Confidence::No;
         };
         // Every record is `{"obj": {"type": ...`, whatever the operation.
@@ -141,7 +142,8 @@ impl Dialect for Operations {
 }
 
 /// Keys of the run itself, and what they are called here.
-const FACTS: [(&str, &str); 3] = [("sys/name", "name"), ("sys/failed", "failed"), ("sys/custom_run_id", "custom_run_id")];
+const FACTS: [(&str, &str); 3] =
+    [("sys/name", "name"), ("sys/failed", "failed"), ("sys/custom_run_id", "custom_run_id")];
 
 fn operation(cursor: &mut Cursor<'_>, found: &mut Found) -> Result<(), Stop> {
     cursor.enter_object()?;
@@ -237,7 +239,9 @@ mod tests {
     }
 
     fn floats(path: &str, values: &str) -> String {
-        format!("{{\"obj\": {{\"type\": \"LogFloats\", \"path\": [{path}], \"values\": [{values}]}}, \"version\": 6, \"at\": 1.7}}\n")
+        format!(
+            "{{\"obj\": {{\"type\": \"LogFloats\", \"path\": [{path}], \"values\": [{values}]}}, \"version\": 6, \"at\": 1.7}}\n"
+        )
     }
 
     fn value(value: &str, step: &str) -> String {
@@ -258,7 +262,10 @@ mod tests {
             ),
             (format!("{RUN}/data-10.log"), floats("\"train\", \"a.b\"", &value("4", "4"))),
             (format!("{RUN}/data-9.log"), floats("\"train\", \"a.b\"", &value("3", "3"))),
-            (format!("{RUN}/metadata.json"), "{\"mode\": \"offline\", \"containerId\": \"0-1\", \"containerType\": \"run\"}".into()),
+            (
+                format!("{RUN}/metadata.json"),
+                "{\"mode\": \"offline\", \"containerId\": \"0-1\", \"containerType\": \"run\"}".into(),
+            ),
             (".neptune/offline/run__sent/metadata.json".into(), "{}".into()),
             ("logs/data-1.log".into(), "step 1 loss 2\n".into()),
         ]);
@@ -275,7 +282,8 @@ mod tests {
 
     #[test]
     fn values_without_a_step_are_numbered() {
-        let text: String = ["1.5", "NaN", "\"Infinity\""].iter().map(|text| floats("\"loss\"", &value(text, "null"))).collect();
+        let text: String =
+            ["1.5", "NaN", "\"Infinity\""].iter().map(|text| floats("\"loss\"", &value(text, "null"))).collect();
         let recording = read_with(&Memory::new([(format!("{RUN}/data-1.log"), text)]), &Limits::default());
         assert_eq!(points(&recording, "loss"), [(0, "1.5".into()), (1, "NaN".into()), (2, "inf".into())]);
         let Signal::Kept(kept) = &recording.series[0].signal else { panic!("every series of a full read is kept") };
