@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::json_rows::fingerprint;
 use super::{
-    About, Builder, Confidence, Progress, Reader, Rejected, Session, StreamDecoder, Tracker, Want, is_git_lfs_pointer,
+    About, Builder, Confidence, Progress, Reader, Rejected, Session, StreamDecoder, Tracker, is_git_lfs_pointer,
 };
 use crate::model::source::plain;
 use crate::model::{Entry, Fault, FaultKind, Format, Part, PlaceUnit, Recording, Source};
@@ -207,10 +207,6 @@ impl Decoder {
                 }
             };
             match parse_text_value(found.value) {
-                Cell::Value(value) if into.want(column) == Want::Note => {
-                    into.filled(column, true);
-                    let _ = value;
-                }
                 Cell::Value(value) => into.number(column, value),
                 Cell::Missing => {}
                 Cell::Text => {
