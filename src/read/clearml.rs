@@ -137,7 +137,8 @@ fn event(cursor: &mut Cursor<'_>, found: &mut Found) -> Result<(), Stop> {
     let Event { kind, metric, variant, value, step, time } = event;
     found.is_bad = false;
     if let (Some(SCALAR), Some(metric), Some(value)) = (kind.as_deref(), metric, value) {
-        let variant = variant.filter(|variant| !variant.is_empty());
+        // A chart of one series is often called like it: `loss`, `loss`.
+        let variant = variant.filter(|variant| !variant.is_empty() && *variant != metric);
         let name = found.name(variant.map_or_else(|| metric.clone(), |variant| format!("{metric}/{variant}")));
         found.point(Point { name, value, step, time });
     }
@@ -190,7 +191,7 @@ mod tests {
         let plot = "{\"task\": \"t\", \"metric\": \"train\", \"variant\": \"p\", \"type\": \"plot\", \"value\": \"nan\", \"plot_str\": \"{}\"}";
         let mut log = line(&[plot.to_owned()]);
         for (step, norm) in [(1, "0.5"), (2, "0.0"), (3, "NaN"), (4, "null")] {
-            log += &line(&[scalar("train", "loss", "2.5", step), scalar("grad_norm", "total", norm, step)]);
+            log += &line(&[scalar("train", "loss", "2.5", step), scalar("grad_norm", "grad_norm", norm, step)]);
         }
         log
     }
@@ -207,7 +208,7 @@ mod tests {
         ]);
         let recording = read_with(&files, &Limits::default());
         assert_eq!(points(&recording, "train/loss").len(), 4);
-        assert_eq!(points(&recording, "grad_norm/total"), [(1, "0.5".into()), (2, "0".into()), (3, "NaN".into())]);
+        assert_eq!(points(&recording, "grad_norm"), [(1, "0.5".into()), (2, "0".into()), (3, "NaN".into())]);
         assert_eq!(recording.series.len(), 2);
         assert_eq!((recording.records, recording.started), (4, Some(1_700_000_000_250)));
         let metadata: Vec<(&str, &str)> = recording.metadata.iter().map(|(key, text)| (&key[..], &text[..])).collect();

@@ -1,10 +1,11 @@
 #![doc = include_str!("comet.md")]
 
+use std::collections::BTreeMap;
+
 use memchr::memmem;
 
 use super::json_events::{self, Dialect, Found, Point, enters, string};
 use super::{About, Builder, Confidence, Reader, Rejected, Session, Tracker};
-use crate::model::source::plain;
 use crate::model::{Entry, EntryKind, Format, Part, PlaceUnit, Recording, Source};
 use crate::wire::json::{Cursor, Stop};
 
@@ -58,30 +59,75 @@ impl Reader for Comet {
     }
 
     fn group(&self, entries: &[Entry], own: &[usize]) -> Vec<Source> {
-        let find =
-            |path: &str| entries.binary_search_by(|entry| entry.path.as_str().cmp(path)).ok().map(|at| &entries[at]);
-        let source = |entry: &Entry| {
-            let home = entry.parent();
-            let beside = if home.is_empty() { EXPERIMENT.to_owned() } else { format!("{home}/{EXPERIMENT}") };
-            let beside = find(&beside).filter(|entry| entry.kind == EntryKind::File);
-            let mut source = super::single(Format::Comet, entry);
+        let mut runs: BTreeMap<(&str, &str), Vec<&Entry>> = BTreeMap::new();
+        for entry in own.iter().map(|index| &entries[*index]) {
+            runs.entry(run(entry)).or_default().push(entry);
+        }
+        let part = |entry: &Entry, from: usize| Part {
+            path: entry.path.clone(),
+            name: entry.path[from..].to_owned(),
+            size: entry.size,
+        };
+        let source = |mut logs: Vec<&Entry>| {
+            // `key.zip` came before all `key-*.zip`, which sort by their times.
+            logs.sort_by_key(|log| {
+                (log.parent().ends_with(".zip") && key_of(log.parent()) != stem(log.parent()), &log.path)
+            });
+            let first = *logs.first()?;
+            let home = first.parent();
+            let inside = if home.is_empty() { 0 } else { home.len() + 1 };
+            let outside = home.rfind('/').map_or(0, |at| at + 1);
+            let from = if logs.len() > 1 { outside } else { inside };
+            let mut parts: Vec<Part> = logs.iter().map(|log| part(log, from)).collect();
+            let beside = format!("{}{EXPERIMENT}", &first.path[..inside]);
+            let beside = entries.binary_search_by(|entry| entry.path.cmp(&beside)).ok().map(|at| &entries[at]);
+            let beside = beside.filter(|entry| entry.kind == EntryKind::File);
+            let mut source = super::single(Format::Comet, first);
             if let Some(beside) = beside {
                 source.path = home.to_owned();
-                source.parts.push(Part { path: beside.path.clone(), name: EXPERIMENT.to_owned(), size: beside.size });
+                parts.push(part(beside, from));
             }
-            source
+            source.parts = parts;
+            Some(source)
         };
-        own.iter().map(|index| source(&entries[*index])).collect()
+        runs.into_values().filter_map(source).collect()
     }
 
     fn read(&self, source: &Source, session: &mut Session<'_>) -> Result<Vec<Recording>, Rejected> {
         let mut builder = Builder::of_points(Format::Comet, session.request, session.limits, PlaceUnit::Line, false);
-        for part in source.parts.iter().filter(|part| part.name == EXPERIMENT) {
+        for part in source.parts.iter().filter(|part| is_experiment(part)) {
             let keys = [("offline_id", "run_id"), ("project_name", "project"), ("workspace", "workspace")];
             json_events::describe(part, &keys, session, &mut builder)?;
         }
-        json_events::read::<Messages>(source, session, builder, &|part| plain(&part.name) != EXPERIMENT)
+        json_events::read::<Messages>(source, session, builder, &|part| !is_experiment(part))
     }
+}
+
+/// The name of an archive without its suffix.
+fn stem(home: &str) -> &str {
+    let name = home.rsplit('/').next().unwrap_or(home);
+    name.strip_suffix(".zip").unwrap_or(name)
+}
+
+/// The experiment's key in the name of its archive.
+fn key_of(home: &str) -> &str {
+    let stem = stem(home);
+    stem.split('-').next().unwrap_or(stem)
+}
+
+/// Shortest key that tells experiments apart; Comet's have 32 characters and more.
+const KEY: usize = 32;
+
+/// What messages of one experiment have in common: a resumed one writes another archive, `<key>-<time>-<random>.zip`.
+fn run(entry: &Entry) -> (&str, &str) {
+    let home = entry.parent();
+    let key = key_of(home);
+    let is_key = home.ends_with(".zip") && key.len() >= KEY && key.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    if is_key { (home.rsplit_once('/').map_or("", |(outer, _)| outer), key) } else { (&entry.path, "") }
+}
+
+fn is_experiment(part: &Part) -> bool {
+    part.name.rsplit('/').next() == Some(EXPERIMENT)
 }
 
 /// `{"type": "metric_msg", "payload": {"metric": {"metricName": "loss", "metricValue": 0.5, "step": 1, ...}, ...}}`
@@ -221,6 +267,31 @@ mod tests {
         let alone = Memory::new([("messages.json", log())]);
         assert_eq!(sources(&alone)[0].path, "messages.json");
         assert_eq!(points(&read_with(&alone, &Limits::default()), "grad_norm").len(), 4);
+    }
+
+    #[test]
+    fn archives_of_one_key_are_attempts() {
+        let key = "resumed1".repeat(5);
+        let log = |steps: std::ops::Range<i64>| -> String {
+            steps.map(|step| message("grad_norm", &format!("0.{step}"), &step.to_string())).collect()
+        };
+        let files = Memory::new([
+            (format!("runs/{key}.zip/messages.json"), log(1..9)),
+            (format!("runs/{key}.zip/experiment.json"), format!("{{\"offline_id\": \"{key}\"}}")),
+            (format!("runs/{key}-1700000000-ab.zip/messages.json"), log(5..12)),
+            (format!("runs/{key}-1700000000-ab.zip/experiment.json"), "{}".to_owned()),
+        ]);
+        let source = sources(&files).remove(0);
+        assert_eq!(source.path, format!("runs/{key}.zip"));
+        let names: Vec<&str> = source.parts.iter().map(|part| part.name.as_str()).collect();
+        let want = [".zip/messages.json", "-1700000000-ab.zip/messages.json", ".zip/experiment.json"];
+        assert_eq!(names, want.map(|name| format!("{key}{name}")));
+        let recording = read_with(&files, &Limits::default());
+        let attempts: Vec<_> = recording.axis.attempts.iter().map(|own| (own.record, own.first_step)).collect();
+        assert_eq!(attempts, [(0, 1), (8, 5)]);
+        // Names that are no keys tell nothing.
+        let others = Memory::new([("a-1.zip/messages.json", log(1..3)), ("a-2.zip/messages.json", log(1..3))]);
+        assert_eq!(sources(&others).len(), 2);
     }
 
     #[test]
