@@ -35,6 +35,10 @@ pub const ALL: &[(&str, Function)] = &[
     ("mlflow", mlflow),
     ("dvclive", dvclive),
     ("deepspeed", deepspeed),
+    ("comet", comet),
+    ("clearml", clearml),
+    ("neptune", neptune),
+    ("torchtune", torchtune),
     ("safetensors", safetensors),
     ("npy", npy),
     #[cfg(feature = "tables")]
@@ -208,6 +212,36 @@ pub fn deepspeed(data: &[u8]) {
     source(Format::Deepspeed, &[("Train_Samples_train_loss.csv", data)]);
     let behind = [b"step,train_loss\n32,0.5\n", data].concat();
     source(Format::Deepspeed, &[("Train_Samples_train_loss.csv", &behind), ("Train_Samples_lr.csv", data)]);
+}
+
+/// The messages of an experiment alone, and behind a sound one beside `experiment.json`.
+pub fn comet(data: &[u8]) {
+    const MESSAGE: &[u8] =
+        br#"{"type": "metric_msg", "payload": {"metric": {"metricName": "loss", "metricValue": 1, "step": 1}}}"#;
+    source(Format::Comet, &[("messages.json", data)]);
+    source(Format::Comet, &[("messages.json", &[MESSAGE, b"\n", data].concat()), ("experiment.json", data)]);
+}
+
+/// The events of a task alone, and inside a list beside `task.json`.
+pub fn clearml(data: &[u8]) {
+    source(Format::Clearml, &[("metrics.jsonl", data)]);
+    let listed =
+        [br#"[{"type": "training_stats_scalar", "metric": "m", "variant": "loss", "value": 1, "iter": "#, data]
+            .concat();
+    source(Format::Clearml, &[("metrics.jsonl", &listed), ("task.json", data)]);
+}
+
+/// The operations of a container alone, and in two files beside `metadata.json`.
+pub fn neptune(data: &[u8]) {
+    source(Format::Neptune, &[("data-1.log", data)]);
+    let listed = [br#"{"obj": {"type": "LogFloats", "path": ["loss"], "values": ["#, data].concat();
+    source(Format::Neptune, &[("data-1.log", &listed), ("data-7.log", data), ("metadata.json", data)]);
+}
+
+/// A log alone, and the rest of a line in the later of two.
+pub fn torchtune(data: &[u8]) {
+    source(Format::Torchtune, &[("log_1.txt", data)]);
+    source(Format::Torchtune, &[("log_1.txt", data), ("log_2.txt", &[b"Step 7 | loss:1.5 grad_norm:", data].concat())]);
 }
 
 /// The table, the events and the manifest of an rlprobe run, each beside sound others.

@@ -23,6 +23,14 @@ pub enum Format {
     Dvclive,
     /// Tables of DeepSpeed's CSV monitor.
     Deepspeed,
+    /// Comet's offline experiments.
+    Comet,
+    /// ClearML's offline sessions.
+    Clearml,
+    /// Operations that Neptune 1.x keeps on disk.
+    Neptune,
+    /// Logs of torchtune's DiskLogger.
+    Torchtune,
     /// MLflow's SQL store.
     MlflowSql,
     /// Transaction logs of W&B (`*.wandb`).
@@ -52,6 +60,10 @@ impl Format {
             Self::Mlflow => "mlflow",
             Self::Dvclive => "dvclive",
             Self::Deepspeed => "deepspeed",
+            Self::Comet => "comet",
+            Self::Clearml => "clearml",
+            Self::Neptune => "neptune",
+            Self::Torchtune => "torchtune",
             Self::MlflowSql => "mlflow_sql",
             Self::Wandb => "wandb",
             Self::Swanlab => "swanlab",

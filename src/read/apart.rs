@@ -98,7 +98,7 @@ pub fn read<S: Shape>(
 }
 
 /// Whether the steps of a metric show how far the training went.
-fn reaches(name: &str) -> bool {
+pub fn reaches(name: &str) -> bool {
     let role = roles::role_of(name);
     role.is_some_and(|role| !matches!(role, Role::Reward | Role::CompletionLength))
         && points::step_name(name) == points::STEP

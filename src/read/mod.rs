@@ -7,19 +7,23 @@ pub mod arrow;
 pub mod axis;
 pub mod broken;
 pub mod builder;
+pub mod clearml;
 mod clock;
+pub mod comet;
 pub mod csv;
 #[cfg(feature = "sqlite")]
 mod database;
 pub mod deepspeed;
 pub mod dvclive;
 pub mod hf_trainer;
+mod json_events;
 mod json_rows;
 pub mod jsonl;
 pub mod merge;
 pub mod mlflow;
 #[cfg(feature = "sqlite")]
 pub mod mlflow_sql;
+pub mod neptune;
 mod one_metric;
 #[cfg(feature = "tables")]
 pub mod parquet;
@@ -34,6 +38,7 @@ pub mod table;
 pub mod tensorboard;
 #[cfg(test)]
 pub(crate) mod testing;
+pub mod torchtune;
 pub mod transactions;
 pub mod wandb;
 
@@ -456,6 +461,10 @@ pub static READERS: &[&dyn Reader] = &[
     &mlflow::Mlflow,
     &dvclive::Dvclive,
     &deepspeed::Deepspeed,
+    &comet::Comet,
+    &clearml::Clearml,
+    &neptune::Neptune,
+    &torchtune::Torchtune,
     &wandb::Wandb,
     &swanlab::Swanlab,
     &csv::Csv,
