@@ -215,7 +215,6 @@ pub fn split_directory(entry: &Entry) -> Option<(&str, &str)> {
     let name = parent.rsplit('/').next().unwrap_or(parent);
     let behind = name.strip_prefix("offline-").unwrap_or(name).strip_prefix("run-")?;
     let (time, id) = behind.split_at_checked("YYYYMMDD_HHMMSS".len())?;
-    let is_time =
-        time.bytes().enumerate().all(|(at, byte)| if at == 8 { byte == b'_' } else { byte.is_ascii_digit() });
+    let is_time = time.bytes().enumerate().all(|(at, byte)| if at == 8 { byte == b'_' } else { byte.is_ascii_digit() });
     Some((time, id.strip_prefix('-')?)).filter(|_| is_time)
 }
