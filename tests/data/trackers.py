@@ -1487,6 +1487,7 @@ def run(python: str, *arguments: str) -> None:
             "USER": "trainer",
             "LOGNAME": "trainer",
             "LANG": "C.UTF-8",
+            "PYTHONHASHSEED": "0",
         }
         subprocess.run([python, __file__, *arguments], check=True, cwd=home, env=variables)
 
