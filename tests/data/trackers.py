@@ -1,9 +1,10 @@
-"""Writes the trackers' fixtures with the trackers themselves: `python tests/data/trackers.py [tracker ...]`, or `make vendor`.
+"""Writes the trackers' fixtures with the trackers themselves: `python tests/data/trackers.py [tracker ...]`.
 
-Each package gets a virtual environment of its own below `target/vendor` (versions: `ENVIRONMENTS`), in which this script
-runs again as `--write`: it trains nothing, it logs seeded values. What no reader needs (debug logs, lists of packages)
-is removed, and directories that a tracker names by the clock get a fixed name. Seeded are the values; the times inside
-of the files, and random ids where a tracker takes none from outside, differ from one writing to the next.
+`make vendor` writes all. Each package gets a virtual environment of its own below `target/vendor` (versions:
+`ENVIRONMENTS`), in which this script runs again as `--write`: it trains nothing, it logs seeded values. What no reader
+needs (debug logs, lists of packages) is removed, and directories that a tracker names by the clock get a fixed name.
+Seeded are the values; the times inside of the files, and random ids where a tracker takes none from outside, differ
+from one writing to the next.
 
 `--truth` then lets the tracker read what stands beside this script and keeps its answer in `truth/<format>.json`. In
 these, NaN and Inf are the texts "NaN", "Infinity", "-Infinity". README.md says what each fixture is for.
@@ -12,6 +13,7 @@ these, NaN and Inf are the texts "NaN", "Infinity", "-Infinity". README.md says 
 from __future__ import annotations
 
 import contextlib
+import csv
 import json
 import math
 import os
@@ -52,6 +54,9 @@ ENVIRONMENTS: dict[str, tuple[str, ...]] = {
     "comet": ("comet-ml==3.58.8", "numpy==2.4.6"),
     "clearml": ("clearml==2.1.12",),
     "neptune": ("neptune==1.14.0.post2",),
+    "loggers": ("orjson==3.13.0",),
+    # One file of each is loaded, with empty modules for what it imports: the packages would need torch or jax.
+    "parts": ("--no-deps", "stable-baselines3==2.9.2", "keras==3.15.1", "numpy==2.4.6"),
 }
 
 Row = dict[str, Any]
@@ -98,8 +103,10 @@ def plain(value: Any) -> Any:
 def killed(job: str, directory: Path) -> None:
     """Runs `job` until it prints READY, then kills its helper processes and it, as a dying node does."""
     command = [sys.executable, __file__, "--write", job, str(directory)]
-    # Else it would share W&B's helper with this process.
-    variables = {key: value for key, value in os.environ.items() if not key.startswith("WANDB_")}
+    # Else it would share W&B's helper, or ClearML's task, with this process.
+    variables = {
+        key: value for key, value in os.environ.items() if not key.startswith(("WANDB_", "CLEARML_", "TRAINS_"))
+    }
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=variables) as child:
         assert child.stdout is not None
         for line in child.stdout:
@@ -196,7 +203,11 @@ def wandb_common(home: Home, suffix: str) -> None:
     run = wandb_run(directory, "nonfinit", name="numpy and Python floats")
     for step, train, evaluation in rows(48, 2, DAMAGE):
         norm = train["train/grad_norm"]
-        narrow = {"numpy/float16": np.float16(norm), "numpy/float32": np.float32(norm), "numpy/float64": np.float64(norm)}
+        narrow = {
+            "numpy/float16": np.float16(norm),
+            "numpy/float32": np.float32(norm),
+            "numpy/float64": np.float64(norm),
+        }
         run.log({**train, **evaluation, **narrow, "train/global_step": step})
     run.summary["best/grad_norm"] = NAN
     run.finish()
@@ -297,7 +308,12 @@ def wandb_new_write(home: Home) -> None:
     directory = home("wandb/typed-0.31")
     run = wandb_run(directory, "typed001", name="typed values", x_history_value_encoding="json,typed")
     for step, train, evaluation in rows(48, 9, DAMAGE):
-        extra = {"flag": step % 2 == 0, "text": f"row {step}", "none": None, "nested": {"list": [step, 2.5], "at": -step}}
+        extra = {
+            "flag": step % 2 == 0,
+            "text": f"row {step}",
+            "none": None,
+            "nested": {"list": [step, 2.5], "at": -step},
+        }
         run.log({**train, **evaluation, **extra, "train/global_step": step})
     run.finish()
     wandb_tidy(directory)
@@ -366,7 +382,9 @@ def mlflow_client(uri: str) -> Any:
 
 def mlflow_start(client: Any, experiment: str, name: str, at: int = 0) -> str:
     """A new run; its id."""
-    created = client.create_run(experiment, start_time=CLOCK + at, tags={"mlflow.source.name": "train.py"}, run_name=name)
+    created = client.create_run(
+        experiment, start_time=CLOCK + at, tags={"mlflow.source.name": "train.py"}, run_name=name
+    )
     client.log_param(created.info.run_id, "lr", 1e-4)
     return str(created.info.run_id)
 
@@ -408,7 +426,7 @@ def mlflow_runs(client: Any, start: Callable[[str, str], str], victim: Callable[
     client.set_terminated(run_id, "FINISHED", CLOCK + 50_000)
 
     run_id = start(pretraining, "failed")
-    mlflow_log(client, run_id, rows(20, 13, {step: NAN for step in range(15, 21)}))
+    mlflow_log(client, run_id, rows(20, 13, dict.fromkeys(range(15, 21), NAN)))
     client.set_terminated(run_id, "FAILED", CLOCK + 50_000)
 
     run_id = start(finetuning, "stopped")
@@ -530,7 +548,9 @@ def mlflow_write(home: Home) -> None:
 def mlflow_tidy(store: Path) -> None:
     """Takes the place of the store out of its own files."""
     for meta in store.rglob("meta.yaml"):
-        meta.write_text(re.sub("^(artifact_(?:uri|location)): .*$", r"\1: /artifacts", meta.read_text(), flags=re.MULTILINE))
+        meta.write_text(
+            re.sub("^(artifact_(?:uri|location)): .*$", r"\1: /artifacts", meta.read_text(), flags=re.MULTILINE)
+        )
     for folder in [*store.rglob("artifacts"), *store.rglob("outputs"), *store.rglob("inputs"), store / "models"]:
         if folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
@@ -631,8 +651,15 @@ def trackio_write(home: Home) -> None:
 
     run = trackio_run(directory, "näme / with: everything")
     for step, norm in enumerate(norms(24, 35, {12: NAN}), start=1):
-        odd = {"grad norm": norm, "损失/训练": 1 / step, "optim": {"grad_norm": norm, "list": [step, norm]}, "a.b": step}
-        run.log({**odd, "text": "NaN of text" if step % 2 else "Infinity", "flag": step % 2 == 0, "none": None}, step=step)
+        odd = {
+            "grad norm": norm,
+            "损失/训练": 1 / step,
+            "optim": {"grad_norm": norm, "list": [step, norm]},
+            "a.b": step,
+        }
+        run.log(
+            {**odd, "text": "NaN of text" if step % 2 else "Infinity", "flag": step % 2 == 0, "none": None}, step=step
+        )
     run.finish()
     trackio_tidy(directory)
 
@@ -700,7 +727,9 @@ def reframe(file: Path, old: str, new: str) -> None:
         payload = bytes(data[at + 7 : at + 7 + length])
         if before in payload:
             payload = payload.replace(before, after)
-            data[at : at + 7 + length] = struct.pack("<IHB", zlib.crc32(bytes([kind]) + payload), length, kind) + payload
+            data[at : at + 7 + length] = (
+                struct.pack("<IHB", zlib.crc32(bytes([kind]) + payload), length, kind) + payload
+            )
         at += 7 + length
     assert before not in data
     file.write_bytes(data)
@@ -764,7 +793,13 @@ def swanlab_write(home: Home) -> None:
     directory = home("swanlab/names")
     swanlab_run(directory, "oddnames", "näme / with: everything")
     for step, norm in enumerate(norms(24, 45, {12: NAN}), start=1):
-        odd = {"grad norm": norm, "损失/训练": 1 / step, "optim": {"grad": {"norm": norm}}, "a.b": step, "flag": step == 3}
+        odd = {
+            "grad norm": norm,
+            "损失/训练": 1 / step,
+            "optim": {"grad": {"norm": norm}},
+            "a.b": step,
+            "flag": step == 3,
+        }
         swanlab.log(odd, step=step)
         if step == 4:
             swanlab.log({"note": swanlab.Text("NaN")}, step=step)
@@ -875,9 +910,12 @@ def swanlab_old_truth() -> dict[str, Row]:
                 curve.append([record["data"]["step"], record["data"]["metric"]["data"]])
     for board in sorted((HERE / "swanlab").glob("*/runs.swanlab")):
         with contextlib.closing(sqlite3.connect(f"file:{board}?immutable=1", uri=True)) as connection:
-            query = "SELECT run_id, experiment.name, status, tag.name, folder FROM tag JOIN experiment ON experiment.id = experiment_id"
+            query = """SELECT run_id, experiment.name, status, tag.name, folder
+                FROM tag JOIN experiment ON experiment.id = experiment_id"""
             for run_id, name, status, key, folder in connection.execute(query):
-                board_told = told.setdefault(f"{board.parent.name}/{run_id}", {"name": name, "status": status, "metrics": {}})
+                board_told = told.setdefault(
+                    f"{board.parent.name}/{run_id}", {"name": name, "status": status, "metrics": {}}
+                )
                 lines = (board.parent / run_id / "logs" / folder / "1000.log").read_text().splitlines()
                 board_told["metrics"][key] = [[point["index"], point["data"]] for point in map(json.loads, lines)]
     return {"swanlab": told}
@@ -1034,8 +1072,7 @@ def comet_write(home: Home) -> None:
     killed("comet-killed", directory)
     left = next(directory.rglob("messages.json")).parent
     left.rename(directory / "tmp0killed")
-    for each in [each for each in directory.iterdir() if each.name != "tmp0killed"]:
-        shutil.rmtree(each)
+    (directory / "temporary").rmdir()
 
 
 def comet_killed(_: str, directory: Path) -> None:
@@ -1056,7 +1093,8 @@ def comet_truth() -> dict[str, Row]:
     for file in sorted([*(HERE / "comet").rglob("*.zip"), *(HERE / "comet").rglob("messages.json")]):
         if file.suffix == ".zip":
             with zipfile.ZipFile(file) as archive:
-                names, text = archive.namelist(), archive.read("messages.json").decode()
+                names = archive.namelist()
+                text = archive.read("messages.json").decode() if names else ""
         else:
             names, text = [each.name for each in file.parent.iterdir()], file.read_text()
         metrics: Row = {}
@@ -1076,6 +1114,8 @@ def comet_truth() -> dict[str, Row]:
 def clearml_task(directory: Path, name: str) -> Any:
     """An offline task."""
     os.environ["CLEARML_CACHE_DIR"] = str(directory)
+    Path("train.py").write_text("import clearml\n")
+    sys.argv[0] = str(Path("train.py").resolve())  # it looks for the script's repository
     from clearml import Task
 
     Task.set_offline(offline_mode=True)
@@ -1112,7 +1152,11 @@ def clearml_write(home: Home) -> None:
         task.close()
         clearml_keep(session, home(f"clearml/{name}"), name)
     killed(f"clearml-killed={cache}", home("clearml/killed"))
-    clearml_keep(max((cache / "offline").glob("offline-*/"), key=lambda each: each.stat().st_mtime), home("clearml/killed"), "killed")
+    clearml_keep(
+        max((cache / "offline").glob("offline-*/"), key=lambda each: each.stat().st_mtime),
+        home("clearml/killed"),
+        "killed",
+    )
     shutil.rmtree(cache)
 
     session = next(home("clearml/nonfinite").iterdir())
@@ -1128,7 +1172,9 @@ def clearml_keep(session: Path, place: Path, name: str) -> None:
     new = f"offline-{name.encode().hex():0<32}"[:40]
     (place / new).mkdir(parents=True, exist_ok=True)
     for file in session.iterdir():
-        text = file.read_text().replace(session.name, new)
+        if file.is_dir():
+            continue
+        text = file.read_text().replace(session.name, new).replace(str(session.parents[1]), "/cache")
         if file.name == "task.json":
             told = json.loads(text)
             told["script"], told["offline_folder"] = {}, f"/cache/offline/{new}"
@@ -1243,6 +1289,141 @@ def neptune_truth() -> dict[str, Row]:
     return {"neptune": told}
 
 
+# --- loggers without a tracker ---------------------------------------------------------------------------------------
+
+
+def loggers_write(home: Home) -> None:
+    """verl's file by the package that writes its lines; the others are built byte by byte as the logger does."""
+    import orjson
+
+    place = home("jsonl/verl-logger") / "fixtures" / "run.jsonl"
+    place.parent.mkdir(parents=True)
+    with place.open("wb") as file:
+        for step, train, evaluation in rows(32, 92, {21: NAN, 24: INF}):
+            data = {"actor/grad_norm": train["train/grad_norm"], "actor/loss": train["train/loss"], "actor/lr": 1e-6}
+            data |= {f"val-core/{key}": value for key, value in evaluation.items()}
+            file.write(orjson.dumps({"step": step, "data": data}, option=orjson.OPT_SERIALIZE_NUMPY) + b"\n")
+
+    # mmengine: LocalVisBackend and LoggerHook write the same rows twice, `json.dump` and a line end each.
+    place = home("jsonl/mmengine") / "20260102_030405"
+    (place / "vis_data").mkdir(parents=True)
+    lines = []
+    for step, train, evaluation in rows(40, 93, DAMAGE):
+        timed = {"data_time": 0.01, "time": 0.25, "epoch": 1 + step // 20, "iter": step, "memory": 1024, "step": step}
+        norm = {"loss": train["train/loss"], "grad_norm": train["train/grad_norm"]}
+        lines.append({"lr": train["train/learning_rate"], **norm, **timed})
+        if evaluation:
+            lines.append(
+                {"coco/bbox_mAP": evaluation["eval/accuracy"], "data_time": 0.02, "time": 0.5, "step": step // 8}
+            )
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    for file in (place / "vis_data" / "scalars.json", place / "vis_data" / f"{place.name}.json"):
+        file.write_text(text)
+
+    # DeepSpeed: `csv.writer` on a file opened for appending, the header again by each process.
+    place = home("deepspeed/monitor") / "job"
+    place.mkdir(parents=True)
+    for first, last, damage in ((1, 20, {18: NAN}), (13, 30, None)):
+        for tag in ("train_loss", "lr", "loss_scale"):
+            with (place / f"Train_Samples_{tag}.csv").open("a", newline="") as file:
+                writer = csv.writer(file)
+                writer.writerow(["step", tag])
+                for step, train, _ in rows(last, 94, damage):
+                    values = {
+                        "train_loss": train["train/grad_norm"],
+                        "lr": train["train/learning_rate"],
+                        "loss_scale": 65536.0,
+                    }
+                    if step >= first:
+                        writer.writerow([step * 32, values[tag]])
+
+    # torchtune: DiskLogger's f-strings.
+    for name, seed, damage in (("log_1767323045.txt", 95, {}), ("log_1767409445.txt", 96, DAMAGE)):
+        place = home("torchtune/" + ("nonfinite" if damage else "healthy")) / name
+        place.parent.mkdir()
+        with place.open("a") as file:
+            for step, train, _ in rows(40, seed, damage):
+                payload = {"loss": train["train/loss"], "lr": train["train/learning_rate"]}
+                payload |= {"tokens_per_second_per_gpu": 1234.5, "grad_norm": train["train/grad_norm"]}
+                file.write(f"Step {step} | " + "".join(f"{key}:{value} " for key, value in payload.items()) + "\n")
+
+
+def loggers_truth() -> dict[str, Row]:
+    """DeepSpeed's cells and torchtune's words as Python's float reads them."""
+    told: dict[str, Row] = {"deepspeed": {}, "torchtune": {}}
+    for file in sorted((HERE / "deepspeed").rglob("*.csv")):
+        with file.open(newline="") as lines:
+            cells = [row for row in csv.reader(lines) if row[0] != "step"]
+        points = [[int(step), plain(float(value))] for step, value in cells]
+        told["deepspeed"][file.relative_to(HERE / "deepspeed").as_posix()] = points
+    for file in sorted((HERE / "torchtune").rglob("*.txt")):
+        metrics: Row = {}
+        for line in file.read_text().splitlines():
+            head, _, words = line.partition(" | ")
+            for key, _, value in (word.rpartition(":") for word in words.split()):
+                metrics.setdefault(key, []).append([int(head.removeprefix("Step ")), plain(float(value))])
+        told["torchtune"][file.relative_to(HERE / "torchtune").as_posix()] = metrics
+    return told
+
+
+def load(path: str, **modules: types.ModuleType) -> Any:
+    """One file of an installed package, with `modules` for what it imports."""
+    import importlib.util
+
+    sys.modules.update({name.replace("__", "."): module for name, module in modules.items()})
+    place = next(Path(each) / path for each in sys.path if (Path(each) / path).is_file())
+    spec = importlib.util.spec_from_file_location("part", place)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def parts_write(home: Home) -> None:
+    """The files of Keras' and stable-baselines3's loggers."""
+    names = ("keras", "keras.src", "keras.src.utils", "keras.src.callbacks", "keras.src.callbacks.callback")
+    modules = {name.replace(".", "__"): types.ModuleType(name) for name in (*names, "keras.src.api_export")}
+    modules["keras__src__api_export"].keras_export = lambda _: lambda each: each  # type: ignore[attr-defined]
+    modules["keras__src__callbacks__callback"].Callback = type("Callback", (), {"__init__": lambda _: None})  # type: ignore[attr-defined]
+    files = types.SimpleNamespace(File=open, exists=os.path.exists, path_to_string=str)
+    modules["keras__src__utils"].file_utils = files  # type: ignore[attr-defined]
+    module = load("keras/src/callbacks/csv_logger.py", **modules)
+    place = home("csv/keras-logger") / "training.csv"
+    place.parent.mkdir()
+    for first, last in ((1, 12), (11, 20)):  # the second resumes from epoch 10 and appends
+        logger = module.CSVLogger(str(place), append=first > 1)
+        logger.model = types.SimpleNamespace(stop_training=False)
+        logger.on_train_begin()
+        for step, train, _ in rows(last, 91, {11: NAN} if first == 1 else None):
+            if step >= first:
+                logs = {"loss": train["train/grad_norm"], "learning_rate": train["train/learning_rate"]}
+                logger.on_epoch_end(step - 1, logs | ({"val_loss": 1 / step} if step % 2 == 0 else {}))
+        logger.on_train_end()
+
+    torch = types.ModuleType("torch")
+    torch.Tensor = object  # type: ignore[attr-defined]
+    module = load("stable_baselines3/common/logger.py", torch=torch)
+    place = home("csv/sb3-logger")
+    place.mkdir()
+    formats = [
+        module.CSVOutputFormat(str(place / "progress.csv")),
+        module.JSONOutputFormat(str(place / "progress.json")),
+    ]
+    logger = module.Logger(str(place), formats)
+    for step, train, evaluation in rows(24, 97, {18: NAN, 20: INF}):
+        logger.record("time/total_timesteps", 2048 * step)
+        logger.record("time/iterations", step)
+        if step > 1:
+            logger.record("train/loss", train["train/loss"])
+            logger.record("train/value_loss", train["train/grad_norm"])
+        for key, value in evaluation.items():
+            logger.record(key, value)
+        logger.record("note", 'a "quoted", text', exclude="json")
+        logger.dump(2048 * step)
+    logger.close()
+
+
 # --- machinery -------------------------------------------------------------------------------------------------------
 
 
@@ -1268,6 +1449,7 @@ TRACKERS: dict[str, Tracker] = {
     "comet": Tracker({"comet": comet_write}, {"comet": comet_truth}),
     "clearml": Tracker({"clearml": clearml_write}, {"clearml": clearml_truth}),
     "neptune": Tracker({"neptune": neptune_write}, {"neptune": neptune_truth}),
+    "loggers": Tracker({"loggers": loggers_write, "parts": parts_write}, {"loggers": loggers_truth}),
 }
 # Parts of a writer that run in a process of their own, to be killed: `name=argument`.
 VICTIMS: dict[str, Callable[[str, Path], None]] = {
@@ -1280,7 +1462,6 @@ VICTIMS: dict[str, Callable[[str, Path], None]] = {
     "clearml-killed": clearml_killed,
     "neptune-killed": neptune_killed,
 }
-
 
 
 def environment(name: str) -> str:
@@ -1300,7 +1481,14 @@ def environment(name: str) -> str:
 def run(python: str, *arguments: str) -> None:
     """This script in another environment, as a user and in a home of no name."""
     with tempfile.TemporaryDirectory() as home:
-        variables = {"PATH": os.environ["PATH"], "HOME": home, "USER": "trainer", "LOGNAME": "trainer", "LANG": "C.UTF-8"}
+        variables = {
+            "PATH": os.environ["PATH"],
+            "HOME": home,
+            "USER": "trainer",
+            "LOGNAME": "trainer",
+            "LANG": "C.UTF-8",
+            "PYTHONHASHSEED": "0",
+        }
         subprocess.run([python, __file__, *arguments], check=True, cwd=home, env=variables)
 
 
@@ -1343,7 +1531,9 @@ def truth(names: Sequence[str]) -> None:
     for kind, fixtures in told.items():
         file = HERE / "truth" / f"{kind}.json"
         file.parent.mkdir(exist_ok=True)
-        lines = (f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in sorted(fixtures.items()))
+        lines = (
+            f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in sorted(fixtures.items())
+        )
         file.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
