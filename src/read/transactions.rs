@@ -40,12 +40,11 @@ impl<'r, R: Records> Transactions<'r, R> {
     pub fn rejected(&self) -> Option<Rejected> {
         let name = String::from_utf8_lossy(&self.header.ident);
         Some(match self.refusal? {
-            Refusal::Pointer => {
-                Rejected::unreadable("git-lfs-pointer", "a Git LFS pointer in place of the file")
-            }
-            Refusal::Cut(count) => {
-                Rejected::unreadable("cut-header", format!("it ends after {count} of the {FILE_HEADER} bytes of its header"))
-            }
+            Refusal::Pointer => Rejected::unreadable("git-lfs-pointer", "a Git LFS pointer in place of the file"),
+            Refusal::Cut(count) => Rejected::unreadable(
+                "cut-header",
+                format!("it ends after {count} of the {FILE_HEADER} bytes of its header"),
+            ),
             Refusal::Foreign => {
                 Rejected::unreadable("not-a-recording", format!("it does not begin with the header of a {name} log"))
             }
@@ -216,7 +215,6 @@ pub fn split_directory(entry: &Entry) -> Option<(&str, &str)> {
     let name = parent.rsplit('/').next().unwrap_or(parent);
     let behind = name.strip_prefix("offline-").unwrap_or(name).strip_prefix("run-")?;
     let (time, id) = behind.split_at_checked("YYYYMMDD_HHMMSS".len())?;
-    let is_time =
-        time.bytes().enumerate().all(|(at, byte)| if at == 8 { byte == b'_' } else { byte.is_ascii_digit() });
+    let is_time = time.bytes().enumerate().all(|(at, byte)| if at == 8 { byte == b'_' } else { byte.is_ascii_digit() });
     Some((time, id.strip_prefix('-')?)).filter(|_| is_time)
 }

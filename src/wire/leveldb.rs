@@ -254,8 +254,7 @@ impl Log {
             Passed::Cut if is_found => Passed::Damage,
             // What was never written reads as zero: alone, or as the end of the last record.
             Passed::Damage | Passed::Cut
-                if !is_found
-                    && (lost.nonzero == lost.begin || (zeros >= ZERO_TAIL && lost.claimed > lost.nonzero)) =>
+                if !is_found && (lost.nonzero == lost.begin || (zeros >= ZERO_TAIL && lost.claimed > lost.nonzero)) =>
             {
                 Passed::Zeros
             }

@@ -154,7 +154,8 @@ impl Log {
         }
         let name = String::from_utf8_lossy(key);
         let column = into.column(&name);
-        if key.len() > into.limits().name || (column.want == Want::Note && self.metrics.len() >= into.limits().columns) {
+        if key.len() > into.limits().name || (column.want == Want::Note && self.metrics.len() >= into.limits().columns)
+        {
             return None;
         }
         into.numeric(column.id);

@@ -114,7 +114,8 @@ fn rows_in_any_order_of_items() {
     assert_eq!((recording.started, recording.ended), (Some(1_700_000_000_500), Some(1_700_000_010_500)));
     assert_eq!(recording.series[0].gaps, 0);
     assert_eq!((recording.records, recording.faults.len()), (5, 0));
-    let all = ["run_id", "name", "project", "started", "exit_code", "state", "wandb_version"].map(|n| said(&recording, n));
+    let all =
+        ["run_id", "name", "project", "started", "exit_code", "state", "wandb_version"].map(|n| said(&recording, n));
     let want = ["abc", "n\u{e4}me", "proj", "2023-11-14T22:13:20.250Z", "0", "finished", "0.29.0"];
     assert_eq!(all, want.map(Some));
     assert_eq!(recording.name.as_deref(), Some("n\u{e4}me"));
@@ -179,7 +180,13 @@ fn the_trainers_own_step_goes_before_the_counter_of_rows() {
 #[test]
 fn a_step_metric_of_the_gradient_norm_is_the_step() {
     let rows = [
-        row(&[("train/grad_norm", "1"), ("_step", "0"), ("updates/done", "100"), ("eval/n", "7"), ("global_step", "5")]),
+        row(&[
+            ("train/grad_norm", "1"),
+            ("_step", "0"),
+            ("updates/done", "100"),
+            ("eval/n", "7"),
+            ("global_step", "5"),
+        ]),
         row(&[("_step", "1"), ("eval/loss", "0.5"), ("eval/n", "8")]),
         row(&[("updates/done", "200"), ("_step", "2"), ("train/grad_norm", "2"), ("global_step", "6")]),
         // Without the step metric: the last one holds.
@@ -193,7 +200,10 @@ fn a_step_metric_of_the_gradient_norm_is_the_step() {
     // The longest begin counts, then the name itself; a point in a name is escaped; `_step` says nothing.
     let named = |extra: &[Vec<u8>]| with(&[&glob, extra].concat()).axis.step_name;
     assert_eq!(named(&[metric("train/*", "eval/n")]).as_deref(), Some("eval/n"));
-    assert_eq!(named(&[metric("train/*", "eval/n"), metric("train/grad_norm", "updates/done")]).unwrap(), "updates/done");
+    assert_eq!(
+        named(&[metric("train/*", "eval/n"), metric("train/grad_norm", "updates/done")]).unwrap(),
+        "updates/done"
+    );
     assert_eq!(named(&[metric("train/grad_norm", "_step")]).as_deref(), Some("global_step"));
     let by_index = bytes(12, &[bytes(1, b"train/grad_norm"), number(5, 1)].concat());
     let recording = read(&[&[bytes(12, &bytes(1, b"updates/done")), by_index][..], &rows].concat());
@@ -259,7 +269,11 @@ fn null_is_missing_and_in_old_files_doubtful() {
         row(&[("_step", "3"), ("train/loss", "null"), ("grad_norm", "null")]),
     ];
     let with = |version: &str| read(&[&[run(version)][..], &rows].concat());
-    let doubt = |metric: &str, first_step, good| Doubt { metric: metric.into(), first_step: Some(first_step), last_good_step: Some(good) };
+    let doubt = |metric: &str, first_step, good| Doubt {
+        metric: metric.into(),
+        first_step: Some(first_step),
+        last_good_step: Some(good),
+    };
     for (version, want) in [("0.28.1", 0), ("0.31.0", 0), ("1.0", 0), ("0.28.0", 2), ("0.15.12", 2), ("0.9rc1", 2)] {
         let recording = with(version);
         assert_eq!(points(&recording, "grad_norm"), [(0, 1.0), (2, 1.0)]);
@@ -288,7 +302,8 @@ fn a_run_that_was_killed_or_failed_is_no_fault() {
 #[test]
 fn a_resumed_run_is_one_recording_with_its_attempts() {
     let norm = |step: u32, norm: &str| row(&[("train/global_step", &step.to_string()), ("grad_norm", norm)]);
-    let first: Vec<Vec<u8>> = [run("0.29.0")].into_iter().chain((1..=9).map(|step| norm(step, "1"))).chain([exit(1)]).collect();
+    let first: Vec<Vec<u8>> =
+        [run("0.29.0")].into_iter().chain((1..=9).map(|step| norm(step, "1"))).chain([exit(1)]).collect();
     let second: Vec<Vec<u8>> = [run("0.29.0")].into_iter().chain((6..=12).map(|step| norm(step, "2"))).collect();
     let files = [file(&first), file(&second)];
     let recording = read_with(&files, usize::MAX, &Request::default(), &Limits::default()).unwrap();
@@ -302,7 +317,10 @@ fn a_resumed_run_is_one_recording_with_its_attempts() {
     let files = [file(&first), b":W&".to_vec(), file(&second)];
     let recording = read_with(&files, usize::MAX, &Request::default(), &Limits::default()).unwrap();
     assert_eq!(recording.records, 16);
-    assert_eq!(recording.faults.iter().map(|f| (f.kind, f.place.part)).collect::<Vec<_>>(), [(FaultKind::Truncated, 1)]);
+    assert_eq!(
+        recording.faults.iter().map(|f| (f.kind, f.place.part)).collect::<Vec<_>>(),
+        [(FaultKind::Truncated, 1)]
+    );
 }
 
 #[test]
@@ -432,7 +450,11 @@ fn directories_of_one_run_are_one_source() {
         ]
     );
     let parts: Vec<&str> = sources[0].parts.iter().map(|part| part.name.as_str()).collect();
-    let want = ["offline-run-20260102_030405-abc/run-abc.wandb", "run-20260103_030405-abc/run-abc.wandb", "offline-run-20260104_030405-abc/run-abc.wandb"];
+    let want = [
+        "offline-run-20260102_030405-abc/run-abc.wandb",
+        "run-20260103_030405-abc/run-abc.wandb",
+        "offline-run-20260104_030405-abc/run-abc.wandb",
+    ];
     assert_eq!(parts, want);
     assert_eq!(sources[1].parts[0].name, "run-x-y.wandb");
 }

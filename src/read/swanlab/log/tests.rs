@@ -69,7 +69,10 @@ fn kinds(faults: &[Fault]) -> Vec<FaultKind> {
 #[test]
 fn points_of_both_generations() {
     let new = [
-        bytes(10, &[bytes(1, b"proj"), bytes(4, b"name"), bytes(10, b"id1"), bytes(12, &number(1, 1_700_000_000))].concat()),
+        bytes(
+            10,
+            &[bytes(1, b"proj"), bytes(4, b"name"), bytes(10, b"id1"), bytes(12, &number(1, 1_700_000_000))].concat(),
+        ),
         scalar("train/loss", 0, 2.5),
         scalar("train/grad_norm", 0, 0.5),
         scalar("train/loss", 1, 2.25),
@@ -108,7 +111,8 @@ fn points_of_both_generations() {
     let norm = points(&recording, "train/grad_norm");
     assert_eq!([norm[0], norm[2]], [(1, 0.5), (3, f64::INFINITY)]);
     assert!(norm.len() == 3 && norm[1].0 == 2 && norm[1].1.is_nan());
-    let want = [("run_id", "id2"), ("name", "n\u{e4}me"), ("state", "crashed"), ("started", "2023-11-14T22:13:20.000Z")];
+    let want =
+        [("run_id", "id2"), ("name", "n\u{e4}me"), ("state", "crashed"), ("started", "2023-11-14T22:13:20.000Z")];
     assert!(want.iter().all(|(name, text)| said(&recording, name) == Some(text)), "{:?}", recording.metadata);
     assert!(recording.faults.is_empty());
 }
@@ -117,7 +121,9 @@ fn points_of_both_generations() {
 fn a_resumed_run_shows_its_attempts_and_a_killed_one_is_no_fault() {
     let start = bytes(10, &bytes(10, b"id"));
     let part = |steps: std::ops::RangeInclusive<i64>, end: &[Vec<u8>]| {
-        let points = steps.flat_map(|step| [scalar("grad_norm", step, 1.0), scalar("loss", step, 2.0)]);
+        // What is logged again is no copy of what was: other values.
+        let last = *steps.end() as f64;
+        let points = steps.flat_map(|step| [scalar("grad_norm", step, last), scalar("loss", step, last)]);
         let records: Vec<Vec<u8>> = [start.clone()].into_iter().chain(points).chain(end.iter().cloned()).collect();
         log(HEADER.bytes(2), records)
     };
