@@ -32,6 +32,13 @@ pub const ALL: &[(&str, Function)] = &[
     ("wandb", wandb),
     ("swanlab", swanlab),
     ("csv", csv),
+    ("mlflow", mlflow),
+    ("dvclive", dvclive),
+    ("deepspeed", deepspeed),
+    ("comet", comet),
+    ("clearml", clearml),
+    ("neptune", neptune),
+    ("torchtune", torchtune),
     ("safetensors", safetensors),
     ("npy", npy),
     #[cfg(feature = "tables")]
@@ -179,6 +186,62 @@ pub fn csv(data: &[u8]) {
     source(Format::Csv, &[("run-a-tag-grad_norm.csv", &[b"Wall time,Step,Value\n", data].concat())]);
     source(Format::Csv, &[("metrics.tsv", &[b"step\tloss\tgrad_norm\tnote\n", data].concat())]);
     source(Format::Csv, &[("grad_norm.json", data)]);
+}
+
+/// The file of a metric, alone and behind sound lines beside another, and `meta.yaml`.
+pub fn mlflow(data: &[u8]) {
+    const LINE: &[u8] = b"1700000000000 0.5 1\n";
+    source(Format::Mlflow, &[("grad_norm", data)]);
+    let behind = [LINE, data].concat();
+    source(Format::Mlflow, &[("meta.yaml", data), ("metrics/train/loss", &behind), ("metrics/grad_norm", LINE)]);
+    source(Format::Mlflow, &[("tags/mlflow.runName", data), ("metrics/lr", data)]);
+}
+
+/// A table of DVCLive alone, and its rows behind a header beside another table.
+pub fn dvclive(data: &[u8]) {
+    source(Format::Dvclive, &[("plots/metrics/grad_norm.tsv", data)]);
+    let behind = [b"timestamp\tstep\tloss\n", data].concat();
+    source(
+        Format::Dvclive,
+        &[("plots/metrics/loss.tsv", &behind), ("plots/metrics/grad_norm.tsv", b"step\tx\n1\t2\n")],
+    );
+}
+
+/// A table of DeepSpeed's monitor alone, and its rows behind a header beside another table.
+pub fn deepspeed(data: &[u8]) {
+    source(Format::Deepspeed, &[("Train_Samples_train_loss.csv", data)]);
+    let behind = [b"step,train_loss\n32,0.5\n", data].concat();
+    source(Format::Deepspeed, &[("Train_Samples_train_loss.csv", &behind), ("Train_Samples_lr.csv", data)]);
+}
+
+/// The messages of an experiment alone, and behind a sound one beside `experiment.json`.
+pub fn comet(data: &[u8]) {
+    const MESSAGE: &[u8] =
+        br#"{"type": "metric_msg", "payload": {"metric": {"metricName": "loss", "metricValue": 1, "step": 1}}}"#;
+    source(Format::Comet, &[("messages.json", data)]);
+    source(Format::Comet, &[("messages.json", &[MESSAGE, b"\n", data].concat()), ("experiment.json", data)]);
+}
+
+/// The events of a task alone, and inside a list beside `task.json`.
+pub fn clearml(data: &[u8]) {
+    source(Format::Clearml, &[("metrics.jsonl", data)]);
+    let listed =
+        [br#"[{"type": "training_stats_scalar", "metric": "m", "variant": "loss", "value": 1, "iter": "#, data]
+            .concat();
+    source(Format::Clearml, &[("metrics.jsonl", &listed), ("task.json", data)]);
+}
+
+/// The operations of a container alone, and in two files beside `metadata.json`.
+pub fn neptune(data: &[u8]) {
+    source(Format::Neptune, &[("data-1.log", data)]);
+    let listed = [br#"{"obj": {"type": "LogFloats", "path": ["loss"], "values": ["#, data].concat();
+    source(Format::Neptune, &[("data-1.log", &listed), ("data-7.log", data), ("metadata.json", data)]);
+}
+
+/// A log alone, and the rest of a line in the later of two.
+pub fn torchtune(data: &[u8]) {
+    source(Format::Torchtune, &[("log_1.txt", data)]);
+    source(Format::Torchtune, &[("log_1.txt", data), ("log_2.txt", &[b"Step 7 | loss:1.5 grad_norm:", data].concat())]);
 }
 
 /// The table, the events and the manifest of an rlprobe run, each beside sound others.

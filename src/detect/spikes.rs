@@ -42,7 +42,7 @@ fn finding(training: &Training<'_>, norms: &Norms<'_>) -> Option<Finding> {
         confidence: CONFIDENCE,
         first_step,
         first_record: rows.record(first),
-        first_place: Some(training.recording.place(rows.record(first), rows.place(first))),
+        first_place: Some(training.recording.place_in(norms.series, rows.record(first), rows.place(first))),
         first_time: rows.time(first),
         first_value: Some(rows.value(first)),
         onset_step: recorded(onset),

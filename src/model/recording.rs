@@ -243,6 +243,8 @@ pub struct Series {
     pub signal: Signal,
     /// Rows of this series' own kind (all columns that they fill were filled in some row that had it) without it.
     pub gaps: u64,
+    /// Part index of its rows by first record, where metrics lie in files of their own: (record, part).
+    pub parts: Vec<(u64, u32)>,
 }
 
 /// A message of the recorder itself.
@@ -335,8 +337,17 @@ pub struct Recording {
 impl Recording {
     /// The place of a row by its record number and offset.
     pub fn place(&self, record: u64, at: u64) -> Place {
-        let index = self.part_starts.partition_point(|(first, _)| *first <= record).saturating_sub(1);
-        let part = self.part_starts.get(index).map_or(0, |(_, part)| *part);
+        self.place_among(&self.part_starts, record, at)
+    }
+
+    /// The place of a row of a series.
+    pub fn place_in(&self, series: &Series, record: u64, at: u64) -> Place {
+        self.place_among(if series.parts.is_empty() { &self.part_starts } else { &series.parts }, record, at)
+    }
+
+    fn place_among(&self, starts: &[(u64, u32)], record: u64, at: u64) -> Place {
+        let index = starts.partition_point(|(first, _)| *first <= record).saturating_sub(1);
+        let part = starts.get(index).map_or(0, |(_, part)| *part);
         Place { part, unit: self.place_unit, at }
     }
 

@@ -17,6 +17,22 @@ pub enum Format {
     Parquet,
     /// Arrow IPC files and streams.
     Arrow,
+    /// Run directory of MLflow's file store.
+    Mlflow,
+    /// Tree of tables of DVCLive.
+    Dvclive,
+    /// Tables of DeepSpeed's CSV monitor.
+    Deepspeed,
+    /// Comet's offline experiments.
+    Comet,
+    /// ClearML's offline sessions.
+    Clearml,
+    /// Operations that Neptune 1.x keeps on disk.
+    Neptune,
+    /// Logs of torchtune's DiskLogger.
+    Torchtune,
+    /// MLflow's SQL store.
+    MlflowSql,
     /// Transaction logs of W&B (`*.wandb`).
     Wandb,
     /// Logs of SwanLab (`*.swanlab`).
@@ -28,7 +44,7 @@ pub enum Format {
 impl Format {
     /// Whether files of it may as well hold anything else than recordings: their columns tell.
     pub fn is_table(self) -> bool {
-        matches!(self, Self::Parquet | Self::Arrow)
+        matches!(self, Self::Parquet | Self::Arrow | Self::MlflowSql)
     }
 
     /// The name shown in `runs.format`.
@@ -41,6 +57,14 @@ impl Format {
             Self::Csv => "csv",
             Self::Parquet => "parquet",
             Self::Arrow => "arrow",
+            Self::Mlflow => "mlflow",
+            Self::Dvclive => "dvclive",
+            Self::Deepspeed => "deepspeed",
+            Self::Comet => "comet",
+            Self::Clearml => "clearml",
+            Self::Neptune => "neptune",
+            Self::Torchtune => "torchtune",
+            Self::MlflowSql => "mlflow_sql",
             Self::Wandb => "wandb",
             Self::Swanlab => "swanlab",
             Self::Memory => "memory",

@@ -3,7 +3,9 @@
 use memchr::memchr;
 
 use super::json_rows::{Cut, JsonRows};
-use super::{About, Builder, Confidence, Progress, Reader, Rejected, Session, StreamDecoder, is_git_lfs_pointer};
+use super::{
+    About, Builder, Confidence, Progress, Reader, Rejected, Session, StreamDecoder, Tracker, is_git_lfs_pointer,
+};
 use crate::model::{Fault, FaultKind, Format, PlaceUnit, Recording, Role, Source, roles};
 use crate::wire::json::{Cursor, Kind, Path, RowScanner, Rows, Sink, Stop, Text, Want};
 use crate::wire::lines::{Ending, Lines};
@@ -28,6 +30,59 @@ impl Reader for Jsonl {
             missing: "key absent, null",
             not_read: "lines that are no objects; values inside arrays; lines over 64 MiB",
         }
+    }
+
+    fn trackers(&self) -> &'static [Tracker] {
+        &[
+            Tracker {
+                name: "verl FileLogger",
+                version: "built",
+                files: "<project>/<experiment>.jsonl: {\"step\": n, \"data\": {...}}",
+                nonfinite: "null for NaN, Inf and -Inf: a NaN where the key has numbers in other rows",
+                missing: "key absent",
+                not_read: "texts; a file is written anew at every start, so that a resumed run has no earlier attempt",
+            },
+            Tracker {
+                name: "mmengine LocalVisBackend",
+                version: "built",
+                files: "vis_data/scalars.json, vis_data/<time>.json",
+                nonfinite: "bare NaN, Infinity",
+                missing: "key absent",
+                not_read: "config.py, images; the same lines stand in both files",
+            },
+            Tracker {
+                name: "LLaMA-Factory",
+                version: "built",
+                files: "trainer_log.jsonl",
+                nonfinite: "no gradient norm is logged",
+                missing: "key absent",
+                not_read: "percentages, times",
+            },
+            Tracker {
+                name: "ms-swift",
+                version: "built",
+                files: "logging.jsonl",
+                nonfinite: "bare NaN, Infinity",
+                missing: "key absent",
+                not_read: "the last line, a summary of the run",
+            },
+            Tracker {
+                name: "RLlib, Ray Tune",
+                version: "built",
+                files: "result.json",
+                nonfinite: "bare NaN, Infinity; the old API stack drops grad_gnorm where it is NaN",
+                missing: "key absent",
+                not_read: "values in lists, params.json",
+            },
+            Tracker {
+                name: "Stable-Baselines3",
+                version: "built",
+                files: "progress.json",
+                nonfinite: "bare NaN, Infinity",
+                missing: "key absent",
+                not_read: "gradient norms: none are logged",
+            },
+        ]
     }
 
     fn recognise_name(&self, path: &str) -> Confidence {

@@ -63,6 +63,8 @@ pub(super) struct SeriesBuilder {
     steps: Vec<(u64, i64)>,
     /// Where every point has a step of its own, and not a row.
     pub points: Option<Box<PointAxis>>,
+    /// Parts of its rows by first record, where they are not those of the recording.
+    pub parts: Vec<(u64, u32)>,
 }
 
 /// Points among which a repetition is a duplicate (SPEC 6).
@@ -198,6 +200,7 @@ impl SeriesBuilder {
             listed: 0,
             steps: Vec::new(),
             points: None,
+            parts: Vec::new(),
         }
     }
 
@@ -398,6 +401,7 @@ impl SeriesBuilder {
             last_step: self.last_step,
             signal,
             gaps,
+            parts: self.parts,
         }
     }
 }

@@ -979,6 +979,7 @@ def comet_run(directory: Path, key: str, *, existing: bool = False) -> Any:
     options: Row = dict.fromkeys(off, False) | {"auto_output_logging": None, "display_summary_level": 0}
     options |= {"offline_directory": str(directory), "project_name": "fixtures", "workspace": "trainer"}
     if existing:
+        del options["log_env_network"]
         return comet_ml.ExistingOfflineExperiment(previous_experiment=key, **options)
     return comet_ml.OfflineExperiment(experiment_key=key, **options)
 

@@ -17,6 +17,8 @@ pub(super) struct Points {
     wall_time: f64,
     /// The record has no step of its own: `step` is where it stands among the others.
     stepless: bool,
+    /// The step of the record was no integer; `step` is rounded down.
+    is_fraction: bool,
     started: f64,
     /// Step of the row that the newest points belong to.
     row_step: Option<i64>,
@@ -30,6 +32,8 @@ pub(super) struct Points {
     reach: Option<i64>,
     /// The whole recording is an evaluation.
     of_evaluation: bool,
+    /// Metrics lie in files of their own.
+    apart: bool,
 }
 
 /// Attempts times series beyond which begins of attempts are not looked for in the other series.
@@ -48,6 +52,16 @@ impl<'a> Builder<'a> {
         Self { points: Some(points), row_is_place: false, ..Self::new(format, request, limits, place_unit) }
     }
 
+    /// Says which part of the source the next points come from, where metrics lie in files of their own: points of
+    /// several files make one row.
+    #[inline]
+    pub fn turn_to(&mut self, part: u32) {
+        self.part = part;
+        if let Some(points) = &mut self.points {
+            points.apart = true;
+        }
+    }
+
     /// Begins an event that holds at least one number. `wall_time` in seconds since 1970, NaN where none is recorded.
     #[inline]
     pub fn begin_points(&mut self, at: u64, step: i64, wall_time: f64) {
@@ -55,7 +69,7 @@ impl<'a> Builder<'a> {
         let Some(points) = &mut self.points else { return };
         points.step = step;
         points.wall_time = wall_time;
-        points.stepless = false;
+        (points.stepless, points.is_fraction) = (false, false);
         if points.first.is_none() {
             (points.first, points.largest, points.started) = (Some(step), step, wall_time);
         }
@@ -66,6 +80,13 @@ impl<'a> Builder<'a> {
     pub fn forget_step(&mut self) {
         if let Some(points) = &mut self.points {
             points.stepless = true;
+        }
+    }
+
+    /// Says that the step of the current event was no integer and was rounded down.
+    pub fn fractional_step(&mut self) {
+        if let Some(points) = &mut self.points {
+            points.is_fraction = true;
         }
     }
 
@@ -85,6 +106,9 @@ impl<'a> Builder<'a> {
         }
         let record = self.records - 1;
         let overflows = own.axis.push(step, record, self.limits.attempts);
+        if points.is_fraction {
+            own.axis.fractional();
+        }
         let point = Point {
             value,
             step,
@@ -95,6 +119,9 @@ impl<'a> Builder<'a> {
             attempt: own.axis.attempts(),
             training: own.axis.training(),
         };
+        if points.apart && series.parts.last().is_none_or(|(_, part)| *part != self.part) {
+            series.parts.push((record, self.part));
+        }
         series.push(&point, false, self.limits);
         if overflows {
             self.fault_attempts();

@@ -4,15 +4,13 @@
 //! `get_metric_history`): then each metric is a stretch of its own, and its steps begin anew. Points are kept until the run
 //! is complete, 16 bytes a value at most, and given to the builder by step.
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::HashMap;
 
 use super::batch::Piece;
 use super::layout::Usage;
 use crate::model::column::{Deltas, Ints};
 use crate::model::recording::Values;
-use crate::read::Builder;
-use crate::read::clock;
+use crate::read::{Builder, clock, merge};
 
 /// A metric's name, as the table knows it.
 #[derive(Clone, Debug)]
@@ -148,15 +146,16 @@ impl Run {
     /// Gives all points to a builder of points.
     pub fn give(self, builder: &mut Builder<'_>, metrics: &[Metric]) {
         let by_metric = self.is_by_metric();
-        // How often the steps of each series have fallen, up to its next point.
+        // How often the steps of each series have fallen, up to the point asked for last.
         let mut falls = vec![0u32; self.series.len()];
-        let key = |series: usize, at: usize, falls: &[u32]| {
-            let points = &self.series[series];
-            if by_metric {
-                (falls[series], points.steps.get(at), series, at)
-            } else {
-                (0, points.order.get(at), series, at)
+        let key = |series: usize, at: usize| {
+            let steps = &self.series[series].steps;
+            if !by_metric {
+                return (0, self.series[series].order.get(at));
             }
+            let step = steps.get(at);
+            falls[series] += u32::from(at > 0 && step < steps.get(at - 1));
+            (falls[series], step)
         };
         let ids: Vec<u32> = self
             .series
@@ -170,10 +169,9 @@ impl Run {
                 builder.numeric(id);
             }
         }
-        let mut next: BinaryHeap<Reverse<(u32, i64, usize, usize)>> =
-            (0..self.series.len()).map(|series| Reverse(key(series, 0, &falls))).collect();
+        let counts: Vec<usize> = self.series.iter().map(|points| points.steps.len()).collect();
         let mut part = None;
-        while let Some(Reverse((.., series, at))) = next.pop() {
+        merge::in_order(&counts, key, |series, at| {
             let points = &self.series[series];
             let order = points.order.get(at);
             let own = self.parts.partition_point(|(first, _)| *first <= order).saturating_sub(1);
@@ -189,11 +187,7 @@ impl Run {
                 builder.forget_step();
             }
             builder.point(ids[series], points.values.get(at));
-            if at + 1 < points.steps.len() {
-                falls[series] += u32::from(points.steps.get(at + 1) < step);
-                next.push(Reverse(key(series, at + 1, &falls)));
-            }
-        }
+        });
         if let Some(largest) = self.others.largest {
             builder.begin_points(0, largest, self.ended.map_or(f64::NAN, |time| time as f64 / 1e3));
             builder.pass_point(true);
