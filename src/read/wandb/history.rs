@@ -16,7 +16,8 @@ use crate::wire::protobuf::{Fields, Malformed, Value};
 const OWN_STEP: &[u8] = b"_step";
 /// What tells that the keys beside it describe an image, a histogram, a table.
 const MEDIA_TYPE: &[u8] = b"._type";
-/// Tags of an item's fields: `key`, `nested_key`, `value_json`.
+/// The tag of an item, and those of its fields `key`, `nested_key` and `value_json`.
+const ITEM: u8 = 0x0a;
 const KEY: u8 = 0x0a;
 const NESTED_KEY: u8 = 0x12;
 const VALUE_JSON: [u8; 2] = [0x82, 0x01];
@@ -180,7 +181,7 @@ impl History {
         let (mut rest, mut at) = (message, base);
         loop {
             // The common item: a name of one part, a short value.
-            if let [KEY, length, behind @ ..] = rest
+            if let [ITEM, length, behind @ ..] = rest
                 && *length < 0x80
                 && let Some((item, after)) = behind.split_at_checked(usize::from(*length))
                 && let [KEY | NESTED_KEY, length, behind @ ..] = item
