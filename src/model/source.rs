@@ -19,6 +19,8 @@ pub enum Format {
     Arrow,
     /// MLflow's SQL store.
     MlflowSql,
+    /// trackio's database of a project.
+    Trackio,
     /// Arrays given in memory (`scan_series`, `scan_frame`).
     Memory,
 }
@@ -40,6 +42,7 @@ impl Format {
             Self::Parquet => "parquet",
             Self::Arrow => "arrow",
             Self::MlflowSql => "mlflow_sql",
+            Self::Trackio => "trackio",
             Self::Memory => "memory",
         }
     }

@@ -28,6 +28,8 @@ pub mod table;
 pub mod tensorboard;
 #[cfg(test)]
 pub(crate) mod testing;
+#[cfg(feature = "sqlite")]
+pub mod trackio;
 
 use std::io::Read;
 use std::ops::Range;
@@ -452,6 +454,8 @@ pub static READERS: &[&dyn Reader] = &[
     &arrow::ArrowTable,
     #[cfg(feature = "sqlite")]
     &mlflow_sql::MlflowSql,
+    #[cfg(feature = "sqlite")]
+    &trackio::Trackio,
 ];
 
 /// The reader of a format; `None` for recordings that were never bytes.
