@@ -29,6 +29,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from functools import cache, cached_property
+from importlib import import_module
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -397,6 +398,58 @@ class Tables:
         return path
 
 
+class WandbLogs:
+    """A transaction log as wandb's core writes it, framed and serialised by the wandb package itself."""
+
+    OTHERS = ("train/learning_rate", "train/epoch", "train/entropy", "perf/step_time")
+
+    @staticmethod
+    def package() -> tuple[Any, Any]:
+        """Its messages and its data store: untyped, and seconds to import."""
+        messages = import_module("wandb.proto.wandb_internal_pb2")
+        return messages.Record, import_module("wandb.sdk.internal.datastore").DataStore
+
+    @classmethod
+    def write(cls, path: Path, curve: Curve, seed: int) -> None:
+        Record, DataStore = cls.package()
+        rng = np.random.default_rng(seed)
+        path.parent.mkdir(parents=True)
+        store = DataStore()
+        store.open_for_write(str(path))
+        begin = Record(num=1)
+        begin.run.run_id = path.stem.removeprefix("run-")
+        store.write(begin)
+        for k, (step, norm, loss) in enumerate(zip(curve.steps, curve.norms, curve.losses, strict=True)):
+            row = {"train/grad_norm": float(norm), "train/loss": float(loss), "train/global_step": int(step)}
+            row |= dict.fromkeys(cls.OTHERS, 0.001 * k) | {"_step": k, "_runtime": 0.5 * k, "_timestamp": ef.WALL + k}
+            history, summary = Record(num=2 * k + 2), Record(num=2 * k + 3)
+            history.history.step.num = k
+            # The core takes the items of a row from a hash map, and follows each row by the summary.
+            for name in rng.permutation(list(row)):
+                text = json.dumps(row[name])
+                history.history.item.add(nested_key=[name], value_json=text)
+                summary.summary.update.add(nested_key=[name], value_json=text)
+            store.write(history)
+            store.write(summary)
+        end = Record(num=2 * len(curve.steps) + 2)
+        end.exit.exit_code = 0
+        store.write(end)
+        store.close()
+
+    @classmethod
+    def rows(cls, path: Path) -> Iterator[dict[str, Any]]:
+        """The rows of the history, as the package's own reader and json give them."""
+        Record, DataStore = cls.package()
+        store = DataStore()
+        store.open_for_scan(str(path))
+        while (data := store.scan_data()) is not None:
+            record = Record.FromString(data)
+            if record.WhichOneof("record_type") == "history":
+                items = record.history.item
+                yield {".".join(item.nested_key) or item.key: json.loads(item.value_json) for item in items}
+        store.close()
+
+
 # --- The race --------------------------------------------------------------------------------------------------------
 
 
@@ -438,6 +491,14 @@ class Lab:
         root = self.folder / "tensorboard"
         for k, curve in enumerate(curves(self.size(200, 10), self.size(5000, 250))):
             EventFiles.write(root / f"run-{k:03}", curve, seed=k)
+        return root
+
+    @cached_property
+    def wandb(self) -> Path:
+        root = self.folder / "wandb"
+        for k, curve in enumerate(curves(self.size(100, 6), self.size(2000, 250))):
+            name = f"bench{k:03}"
+            WandbLogs.write(root / f"offline-run-20260101_{k:06}-{name}" / f"run-{name}.wandb", curve, seed=k)
         return root
 
     @cached_property
@@ -804,6 +865,24 @@ def json_lines(lab: Lab) -> Race:
         return out
 
     return Race(lambda: lab.scan(root), peer, same_facts)
+
+
+@row("wandb 100 x 2,000 / its data store + json", must=100, aim=None)
+def wandb_logs(lab: Lab) -> Race:
+    root = lab.wandb
+
+    def facts(path: Path) -> Facts:
+        steps, norms, losses = [], [], []
+        for row in WandbLogs.rows(path):
+            steps.append(row["train/global_step"])
+            norms.append(row["train/grad_norm"])
+            losses.append(row["train/loss"])
+        return judge(np.array(steps), np.array(norms), ~np.isfinite(np.array(losses)))
+
+    def peer() -> dict[str, Facts]:
+        return {path.parent.name: facts(path) for path in sorted(root.glob("*/*.wandb"))}
+
+    return Race(lambda: lab.scan(root), peer, same_facts, slow=True)
 
 
 @row("rlprobe 100 x 2,000 / rlprobe diagnose", must=100, aim=400)

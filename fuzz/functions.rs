@@ -7,6 +7,7 @@ use gradscan::kernel::{checksum::crc32c, level::Level};
 use gradscan::model::{Format, Limits, Part, Source};
 use gradscan::read::{Request, reader};
 use gradscan::wire::json::{Cursor, Kind, Path, RowScanner, Rows, Sink, Skip, Skipper, Stop, Text, Want};
+use gradscan::wire::leveldb::{self, CHUNK_HEADER};
 use gradscan::wire::lines::{Ending, Lines};
 use gradscan::wire::numbers::{parse_f64, parse_text_value};
 use gradscan::wire::parquet_pages::{Batch, Decoder, Footer, PageHeader, Physical, TAIL, footer_length};
@@ -28,7 +29,16 @@ pub const ALL: &[(&str, Function)] = &[
     ("hf_trainer", hf_trainer),
     ("jsonl", jsonl),
     ("tensorboard", tensorboard),
+    ("wandb", wandb),
+    ("swanlab", swanlab),
     ("csv", csv),
+    ("mlflow", mlflow),
+    ("dvclive", dvclive),
+    ("deepspeed", deepspeed),
+    ("comet", comet),
+    ("clearml", clearml),
+    ("neptune", neptune),
+    ("torchtune", torchtune),
     ("safetensors", safetensors),
     ("npy", npy),
     #[cfg(feature = "tables")]
@@ -97,6 +107,78 @@ pub fn tensorboard(data: &[u8]) {
     }
 }
 
+/// A field of a protobuf message that holds bytes.
+fn field(number: u32, inner: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for mut value in [u64::from(number) << 3 | 2, inner.len() as u64] {
+        while value >= 0x80 {
+            bytes.push(value as u8 | 0x80);
+            value >>= 7;
+        }
+        bytes.push(value as u8);
+    }
+    [&bytes, inner].concat()
+}
+
+/// A log with these records, each in one chunk with a right checksum, in one block.
+fn transactions(header: &[u8], records: &[&[u8]]) -> Vec<u8> {
+    let mut file = header.to_vec();
+    for record in records {
+        let room = leveldb::BLOCK as usize - file.len() % leveldb::BLOCK as usize;
+        let payload = &record[..record.len().min(room.saturating_sub(CHUNK_HEADER))];
+        let body = [&[1], payload].concat();
+        file.extend(leveldb::checksum(&body).to_le_bytes());
+        file.extend((payload.len() as u16).to_le_bytes());
+        file.extend(body);
+    }
+    file
+}
+
+/// The bytes as a log, and as record, row, item, value, definition and run of one whose checksums are right.
+pub fn wandb(data: &[u8]) {
+    const HEADER: &[u8] = b":W&B\xe1\xbe\0";
+    let item = |value: &[u8]| field(1, &[field(2, b"grad_norm"), value.to_vec()].concat());
+    let row = |inner: &[u8]| field(2, inner);
+    let sound = row(&item(&field(16, b"NaN")));
+    let records = [
+        data.to_vec(),
+        row(data),
+        row(&field(1, data)),
+        row(&item(&field(16, data))),
+        row(&[item(data), field(1, &[field(2, data), field(16, b"{\"a\": {\"_type\": \"x\"}}")].concat())].concat()),
+        field(12, data),
+        field(17, data),
+        field(18, data),
+        sound.clone(),
+    ];
+    let whole = transactions(HEADER, &records.iter().map(Vec::as_slice).collect::<Vec<_>>());
+    let between = [&transactions(HEADER, &[&sound])[..], data, &transactions(b"", &[&sound])].concat();
+    for bytes in [data, &[HEADER, data].concat(), &whole, &between] {
+        source(Format::Wandb, &[("run-a.wandb", bytes), ("run-b.wandb", &whole[..whole.len() / 2])]);
+    }
+}
+
+/// As `wandb`: log, record, point, value, start and end of a run, and the JSON of the older generation.
+pub fn swanlab(data: &[u8]) {
+    const HEADER: &[u8] = b":SWL\xd6\xe1\x02";
+    let point = |value: &[u8]| field(13, &[field(1, b"grad_norm"), value.to_vec()].concat());
+    let text = |inner: &[u8]| [b"{\"model_type\": \"Scalar\", \"data\": ", inner, b"}"].concat();
+    let records = [
+        data.to_vec(),
+        field(13, data),
+        point(data),
+        point(&field(5, data)),
+        field(10, data),
+        field(11, data),
+        text(data),
+        text(&[b"{\"key\": \"grad_norm\", \"metric\": ", data, b"}"].concat()),
+    ];
+    let whole = transactions(HEADER, &records.iter().map(Vec::as_slice).collect::<Vec<_>>());
+    for bytes in [data, &[HEADER, data].concat(), &whole] {
+        source(Format::Swanlab, &[("run-a.swanlab", bytes), ("backup.swanlab", &whole[..whole.len() / 2])]);
+    }
+}
+
 /// A table of each kind of name, and TensorBoard's JSON of a chart.
 pub fn csv(data: &[u8]) {
     source(Format::Csv, &[("metrics.csv", data)]);
@@ -104,6 +186,62 @@ pub fn csv(data: &[u8]) {
     source(Format::Csv, &[("run-a-tag-grad_norm.csv", &[b"Wall time,Step,Value\n", data].concat())]);
     source(Format::Csv, &[("metrics.tsv", &[b"step\tloss\tgrad_norm\tnote\n", data].concat())]);
     source(Format::Csv, &[("grad_norm.json", data)]);
+}
+
+/// The file of a metric, alone and behind sound lines beside another, and `meta.yaml`.
+pub fn mlflow(data: &[u8]) {
+    const LINE: &[u8] = b"1700000000000 0.5 1\n";
+    source(Format::Mlflow, &[("grad_norm", data)]);
+    let behind = [LINE, data].concat();
+    source(Format::Mlflow, &[("meta.yaml", data), ("metrics/train/loss", &behind), ("metrics/grad_norm", LINE)]);
+    source(Format::Mlflow, &[("tags/mlflow.runName", data), ("metrics/lr", data)]);
+}
+
+/// A table of DVCLive alone, and its rows behind a header beside another table.
+pub fn dvclive(data: &[u8]) {
+    source(Format::Dvclive, &[("plots/metrics/grad_norm.tsv", data)]);
+    let behind = [b"timestamp\tstep\tloss\n", data].concat();
+    source(
+        Format::Dvclive,
+        &[("plots/metrics/loss.tsv", &behind), ("plots/metrics/grad_norm.tsv", b"step\tx\n1\t2\n")],
+    );
+}
+
+/// A table of DeepSpeed's monitor alone, and its rows behind a header beside another table.
+pub fn deepspeed(data: &[u8]) {
+    source(Format::Deepspeed, &[("Train_Samples_train_loss.csv", data)]);
+    let behind = [b"step,train_loss\n32,0.5\n", data].concat();
+    source(Format::Deepspeed, &[("Train_Samples_train_loss.csv", &behind), ("Train_Samples_lr.csv", data)]);
+}
+
+/// The messages of an experiment alone, and behind a sound one beside `experiment.json`.
+pub fn comet(data: &[u8]) {
+    const MESSAGE: &[u8] =
+        br#"{"type": "metric_msg", "payload": {"metric": {"metricName": "loss", "metricValue": 1, "step": 1}}}"#;
+    source(Format::Comet, &[("messages.json", data)]);
+    source(Format::Comet, &[("messages.json", &[MESSAGE, b"\n", data].concat()), ("experiment.json", data)]);
+}
+
+/// The events of a task alone, and inside a list beside `task.json`.
+pub fn clearml(data: &[u8]) {
+    source(Format::Clearml, &[("metrics.jsonl", data)]);
+    let listed =
+        [br#"[{"type": "training_stats_scalar", "metric": "m", "variant": "loss", "value": 1, "iter": "#, data]
+            .concat();
+    source(Format::Clearml, &[("metrics.jsonl", &listed), ("task.json", data)]);
+}
+
+/// The operations of a container alone, and in two files beside `metadata.json`.
+pub fn neptune(data: &[u8]) {
+    source(Format::Neptune, &[("data-1.log", data)]);
+    let listed = [br#"{"obj": {"type": "LogFloats", "path": ["loss"], "values": ["#, data].concat();
+    source(Format::Neptune, &[("data-1.log", &listed), ("data-7.log", data), ("metadata.json", data)]);
+}
+
+/// A log alone, and the rest of a line in the later of two.
+pub fn torchtune(data: &[u8]) {
+    source(Format::Torchtune, &[("log_1.txt", data)]);
+    source(Format::Torchtune, &[("log_1.txt", data), ("log_2.txt", &[b"Step 7 | loss:1.5 grad_norm:", data].concat())]);
 }
 
 /// The table, the events and the manifest of an rlprobe run, each beside sound others.

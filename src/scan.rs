@@ -528,9 +528,11 @@ fn without_run(source: &Source, fault: Option<&Fault>) -> Outcome {
 }
 
 /// A source, or a part of it, of which nothing could be read. A file that the user did not name, and that turns out to be no
-/// recording, is only skipped.
+/// recording, is only skipped; so is a run that its tracker has deleted.
 fn rejected_part(source: &Source, part: Option<usize>, discovery: &Discovery, rejected: &Rejected) -> Done {
-    if source.format.is_table() && rejected.code() == "not-a-recording" && !discovery.is_of_files() {
+    let is_left_out =
+        (source.format.is_table() && rejected.code() == "not-a-recording") || rejected.code() == "deleted";
+    if is_left_out && !discovery.is_of_files() {
         return Done::Many(Found { skipped: 1, ..Found::default() });
     }
     let mut outcome = rejected_outcome(source, rejected);

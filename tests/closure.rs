@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use gradscan::detect::notes;
 use gradscan::model::Limits;
-use gradscan::read::READERS;
+use gradscan::read::{READERS, Tracker};
 
 type Names = BTreeSet<String>;
 
@@ -118,7 +118,6 @@ fn formats_are_readers_are_documents_are_data_are_fuzz_functions() {
 #[test]
 fn the_table_of_formats_is_what_the_readers_say() {
     const OPEN: &str = "<!-- formats: by tests/closure.rs -->\n";
-    const CLOSE: &str = "<!-- end -->";
     if cfg!(not(feature = "parquet")) {
         return;
     }
@@ -129,14 +128,38 @@ fn the_table_of_formats_is_what_the_readers_say() {
         table.push_str(&format!("| [`{name}`](../src/read/{name}.md) | {} |\n", cells.join(" | ")));
     }
     table.push('\n');
+    let mut trackers = String::from(
+        "\n| tracker | version | format | files | NaN and Inf | missing | not read |\n|---|---|---|---|---|---|---|\n",
+    );
+    let mut count = 0;
+    for reader in READERS {
+        let format = reader.format().as_str();
+        for tracker in reader.trackers() {
+            let Tracker { name, version, files, nonfinite, missing, not_read } = *tracker;
+            let cells =
+                [name, version, format, files, nonfinite, missing, not_read].map(|cell| cell.replace('|', "\\|"));
+            assert!(cells.iter().all(|cell| !cell.is_empty()), "an empty cell: {cells:?}");
+            trackers.push_str(&format!("| {} |\n", cells.join(" | ")));
+            count += 1;
+        }
+    }
+    trackers.push('\n');
+    assert!(count >= 15, "only {count} trackers");
+    written_between(OPEN, &table);
+    written_between("<!-- trackers: by tests/closure.rs -->\n", &trackers);
+    println!("closure: {count} trackers");
+}
+
+/// A table of `docs/formats.md` is as it should be; `GRADSCAN_BLESS=1` makes it so.
+fn written_between(open: &str, table: &str) {
     let document = text("docs/formats.md");
-    let found = between(&document, OPEN, CLOSE);
+    let found = between(&document, open, "<!-- end -->");
     if std::env::var_os("GRADSCAN_BLESS").is_some() && found != table {
-        let document = document.replacen(&format!("{OPEN}{found}"), &format!("{OPEN}{table}"), 1);
+        let document = document.replacen(&format!("{open}{found}"), &format!("{open}{table}"), 1);
         fs::write(root().join("docs/formats.md"), document).expect("docs/formats.md can be written");
         return;
     }
-    assert_eq!(found, table, "docs/formats.md: GRADSCAN_BLESS=1 rewrites its table");
+    assert_eq!(found, table, "docs/formats.md: GRADSCAN_BLESS=1 rewrites its tables");
 }
 
 #[test]

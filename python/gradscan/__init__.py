@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         roles,
         scan,
         scan_series,
+        trackers,
     )
     from gradscan.auditing import audit
     from gradscan.errors import (
@@ -59,6 +60,7 @@ _HOME = {
         "roles",
         "scan",
         "scan_series",
+        "trackers",
     ),
     "auditing": ("audit",),
     "errors": (
@@ -103,6 +105,7 @@ __all__ = [
     "scan",
     "scan_frame",
     "scan_series",
+    "trackers",
 ]
 
 

@@ -40,6 +40,7 @@ __all__ = [
     "run_scan",
     "scan",
     "scan_series",
+    "trackers",
 ]
 
 Opening = Literal["report", "strict", "ignore"]
@@ -687,6 +688,15 @@ def formats() -> pl.DataFrame:
     `not_read`.
     """
     return pl.DataFrame(_core.formats())
+
+
+def trackers() -> pl.DataFrame:
+    """The trackers and loggers whose files gradscan was tried on, one a row.
+
+    Columns: `tracker`, the `version` of the package that wrote the files of the tests ("built" where the tests build the
+    bytes themselves), the `format` that reads its `files`, how `nan` and `missing` values arrive, and what is `not_read`.
+    """
+    return pl.DataFrame(_core.trackers())
 
 
 def roles() -> pl.DataFrame:

@@ -693,13 +693,15 @@ def explain_command(
 
 @app.command("formats")
 def formats_command() -> None:
-    """List the formats that gradscan reads."""
+    """List the formats that gradscan reads, and the trackers whose files it was tried on."""
     with _errors():
         from gradscan import _core
         from gradscan.report import terminal
 
         columns = ("format", "files", "nan", "missing", "not read")
-        _print(terminal.plain_table(columns, _core.format_rows(), width=_width(), color=_color()))
+        _print(terminal.plain_table(columns, _core.format_rows(), width=_width(), color=_color()) + "\n")
+        columns = ("tracker", "version", "format", "files", "nan", "missing", "not read")
+        _print(terminal.plain_table(columns, _core.tracker_rows(), width=_width(), color=_color()))
 
 
 @app.command("demo", short_help="Write a small damaged archive to try it on.")

@@ -779,8 +779,20 @@ const PARTS: &[&str] = &[
     "heads",
 ];
 
-const EVAL: &[&str] =
-    &["eval", "evals", "evaluation", "val", "valid", "validation", "test", "testing", "dev", "heldout", "holdout"];
+const EVAL: &[&str] = &[
+    "eval",
+    "evals",
+    "evaluation",
+    "val",
+    "valid",
+    "validation",
+    "validate", // Comet's context
+    "test",
+    "testing",
+    "dev",
+    "heldout",
+    "holdout",
+];
 
 /// Networks that are trained as a whole, each with a total of its own.
 const COMPONENTS: &[&str] =
@@ -1712,6 +1724,7 @@ mod tests {
             ("eval_loss", "eval_loss_q0"),
             ("eval_loss", "validation/ctc_loss"),
             ("eval_loss", "test/loss"),
+            ("eval_loss", "validate_loss"),
             ("eval_loss", "loss/val"),
             ("eval_loss", "predict_loss"),
             ("eval_loss", "dev_loss"),

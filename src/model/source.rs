@@ -17,10 +17,28 @@ pub enum Format {
     Parquet,
     /// Arrow IPC files and streams.
     Arrow,
+    /// Run directory of MLflow's file store.
+    Mlflow,
+    /// Tree of tables of DVCLive.
+    Dvclive,
+    /// Tables of DeepSpeed's CSV monitor.
+    Deepspeed,
+    /// Comet's offline experiments.
+    Comet,
+    /// ClearML's offline sessions.
+    Clearml,
+    /// Operations that Neptune 1.x keeps on disk.
+    Neptune,
+    /// Logs of torchtune's DiskLogger.
+    Torchtune,
     /// MLflow's SQL store.
     MlflowSql,
     /// trackio's database of a project.
     Trackio,
+    /// Transaction logs of W&B (`*.wandb`).
+    Wandb,
+    /// Logs of SwanLab (`*.swanlab`).
+    Swanlab,
     /// Arrays given in memory (`scan_series`, `scan_frame`).
     Memory,
 }
@@ -41,8 +59,17 @@ impl Format {
             Self::Csv => "csv",
             Self::Parquet => "parquet",
             Self::Arrow => "arrow",
+            Self::Mlflow => "mlflow",
+            Self::Dvclive => "dvclive",
+            Self::Deepspeed => "deepspeed",
+            Self::Comet => "comet",
+            Self::Clearml => "clearml",
+            Self::Neptune => "neptune",
+            Self::Torchtune => "torchtune",
             Self::MlflowSql => "mlflow_sql",
             Self::Trackio => "trackio",
+            Self::Wandb => "wandb",
+            Self::Swanlab => "swanlab",
             Self::Memory => "memory",
         }
     }

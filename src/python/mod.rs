@@ -17,5 +17,5 @@ mod core {
     #[pymodule_export]
     use super::recording::RecordingData;
     #[pymodule_export]
-    use super::tables::{ScanTables, Table, format_rows, formats, role_of, roles};
+    use super::tables::{ScanTables, Table, format_rows, formats, role_of, roles, tracker_rows, trackers};
 }

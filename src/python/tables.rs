@@ -16,7 +16,7 @@ use pyo3_arrow::ffi::{ArrayIterator, to_stream_pycapsule};
 
 use crate::model::finding::Check;
 use crate::model::{Phase, Role, Status, roles as names};
-use crate::read::READERS;
+use crate::read::{READERS, Reader, Tracker};
 use crate::scan::{Outcome, Reported, Scan, is_norm};
 
 /// An Arrow table: anything that reads the Arrow C stream interface takes it, `polars.DataFrame(table)` for one.
@@ -421,6 +421,38 @@ pub fn formats() -> PyResult<Table> {
         columns.text(name, about().map(move |row| Some(row[index])));
     }
     table(columns.batch())
+}
+
+type TrackerRow = (&'static str, &'static str, &'static str, &'static str, &'static str, &'static str, &'static str);
+
+/// The trackers whose files were tried, one a row: (tracker, version, format, files, nan, missing, not_read).
+#[pyfunction]
+pub fn tracker_rows() -> Vec<TrackerRow> {
+    let of = |reader: &&dyn Reader| {
+        let format = reader.format().as_str();
+        reader.trackers().iter().map(move |tracker| {
+            let Tracker { name, version, files, nonfinite, missing, not_read } = *tracker;
+            (name, version, format, files, nonfinite, missing, not_read)
+        })
+    };
+    READERS.iter().flat_map(of).collect()
+}
+
+/// The trackers whose files were tried, as a table.
+#[pyfunction]
+pub fn trackers() -> PyResult<Table> {
+    let rows = tracker_rows();
+    let all = || rows.iter();
+    let batch = Columns::default()
+        .text("tracker", all().map(|row| Some(row.0)))
+        .text("version", all().map(|row| Some(row.1)))
+        .text("format", all().map(|row| Some(row.2)))
+        .text("files", all().map(|row| Some(row.3)))
+        .text("nan", all().map(|row| Some(row.4)))
+        .text("missing", all().map(|row| Some(row.5)))
+        .text("not_read", all().map(|row| Some(row.6)))
+        .batch();
+    table(batch)
 }
 
 /// The table of metric names: role, kind (exact, pattern, excluded), pattern, note.

@@ -77,6 +77,15 @@ pub struct Column {
 /// A step recorded under several names (`step`, `global_step`, `epoch`): lower ranks are better.
 type StepRank = usize;
 
+/// The column that the user names, then the one that the recording itself names, then the usual ones.
+const USERS_STEP: StepRank = 0;
+const DECLARED_STEP: StepRank = 1;
+
+/// The rank of a column by its place among the usual names.
+const fn usual_rank(place: usize) -> StepRank {
+    place + 2
+}
+
 #[derive(Clone, Copy, Debug)]
 enum Use {
     Step { rank: StepRank, fraction: bool },
@@ -130,6 +139,8 @@ pub struct Builder<'a> {
     step_rank: Option<StepRank>,
     step_name: Option<String>,
     step_is_firm: bool,
+    /// The column that the recording itself names as its step.
+    declared_step: Option<String>,
     counter: Counter,
     wants_changed: bool,
     recent: Vec<u64>,
@@ -183,6 +194,7 @@ impl<'a> Builder<'a> {
             step_rank: None,
             step_name: None,
             step_is_firm: false,
+            declared_step: None,
             counter: Counter::default(),
             wants_changed: false,
             recent: Vec::new(),
@@ -380,9 +392,32 @@ impl<'a> Builder<'a> {
     fn step_rank_of(&self, name: &str) -> Option<StepRank> {
         // The user's own name first; where a recording lacks it, the usual ones serve.
         match &self.request.step {
-            Some(step) if step == name => Some(0),
-            _ => roles::step_rank(name).map(|rank| rank + 1),
+            Some(step) if step == name => Some(USERS_STEP),
+            _ if self.declared_step.as_deref() == Some(name) => Some(DECLARED_STEP),
+            _ => roles::step_rank(name).map(usual_rank),
         }
+    }
+
+    /// Says which column the recording itself names as its step (`define_metric` of W&B): only the user's own choice goes
+    /// before it. Said again, the last one counts. Best before the first row: rows before it keep their steps.
+    pub fn declare_step(&mut self, name: &str) {
+        if self.declared_step.as_deref() == Some(name) {
+            return;
+        }
+        let before = self.declared_step.replace(name.to_owned());
+        for name in before.iter().map(String::as_str).chain([name]) {
+            let Some(id) = self.names.get(name).copied() else { continue };
+            self.uses[id as usize] = match self.step_rank_of(name) {
+                Some(rank) => Use::Step { rank, fraction: roles::is_fraction_step(name) },
+                None => Use::Note,
+            };
+        }
+        if self.step_rank == Some(DECLARED_STEP) {
+            self.axis = AxisBuilder::default();
+            self.step_rank = None;
+            self.step_is_firm = false;
+        }
+        self.wants_changed = true;
     }
 
     /// Says that values of a column were recorded as 32-bit floats or narrower. Before its first value.
@@ -574,7 +609,7 @@ impl<'a> Builder<'a> {
             self.axis.fractional();
         }
         if self.counter.has_doubt() {
-            let (step, decided) = self.counter.step(step, &self.row.steps, chosen == 0);
+            let (step, decided) = self.counter.step(step, &self.row.steps, chosen <= DECLARED_STEP);
             self.wants_changed |= decided;
             return Some(step);
         }

@@ -17,7 +17,7 @@ use self::export::JsonChart;
 use self::header::{Known, Line, Seeker};
 use self::shape::Long;
 use self::table::Table;
-use super::{About, Confidence, Reader, Rejected, Request, Session, is_git_lfs_pointer};
+use super::{About, Confidence, Reader, Rejected, Request, Session, Tracker, is_git_lfs_pointer};
 use crate::model::{Format, PlaceUnit, Recording, Role, Source, roles};
 use crate::wire::csv::{Quotes, cells, line_end};
 use crate::wire::numbers::{Cell, parse_text_value};
@@ -43,6 +43,59 @@ impl Reader for Csv {
             missing: "empty cell, NA, N/A, None, null, -, a row that is too short",
             not_read: "cells beyond the header; text, units, percent signs, booleans; tables without a header",
         }
+    }
+
+    fn trackers(&self) -> &'static [Tracker] {
+        &[
+            Tracker {
+                name: "Lightning CSVLogger",
+                version: "built",
+                files: "lightning_logs/version_<n>/metrics.csv",
+                nonfinite: "nan, inf, -inf",
+                missing: "empty cell",
+                not_read: "hparams.yaml",
+            },
+            Tracker {
+                name: "Keras CSVLogger",
+                version: "built",
+                files: "the user's file, a row an epoch",
+                nonfinite: "nan, inf, -inf",
+                missing: "NA for keys that are absent in a later epoch",
+                not_read: "gradient norms: none are logged",
+            },
+            Tracker {
+                name: "Stable-Baselines3",
+                version: "built",
+                files: "progress.csv",
+                nonfinite: "nan, inf",
+                missing: "empty cell",
+                not_read: "log.txt; gradient norms: none are logged",
+            },
+            Tracker {
+                name: "RLlib, Ray Tune",
+                version: "built",
+                files: "progress.csv",
+                nonfinite: "nan, inf",
+                missing: "empty cell",
+                not_read: "keys that the first result lacks: the file never has them (result.json has)",
+            },
+            Tracker {
+                name: "W&B chart export",
+                version: "built",
+                files: "wandb_export_*.csv",
+                nonfinite: "NaN, Infinity, in quotes",
+                missing: "empty cell",
+                not_read: "points that the chart does not show: it samples",
+            },
+            Tracker {
+                name: "TensorBoard's CSV and JSON of a chart",
+                version: "built",
+                files: "run-<run>-tag-<tag>.csv, *.json",
+                nonfinite: "NaN, Infinity",
+                missing: "no row",
+                not_read: "points that the page does not load: it samples 1,000",
+            },
+        ]
     }
 
     fn recognise_name(&self, path: &str) -> Confidence {

@@ -4,7 +4,8 @@ use memchr::memmem;
 
 use super::json_rows::{Cut, JsonRows, fingerprint};
 use super::{
-    About, Builder, Confidence, Progress, Reader, Rejected, Request, Session, StreamDecoder, is_git_lfs_pointer, single,
+    About, Builder, Confidence, Progress, Reader, Rejected, Request, Session, StreamDecoder, Tracker,
+    is_git_lfs_pointer, single,
 };
 use crate::model::source::plain;
 use crate::model::{Entry, Fault, FaultKind, Format, Part, PlaceUnit, Recording, Severity, Source, checkpoint_name};
@@ -32,6 +33,17 @@ impl Reader for HfTrainer {
             missing: "key absent, null (TRL: NaN in every sample)",
             not_read: "stateful_callbacks; the summary entry at the end of a history",
         }
+    }
+
+    fn trackers(&self) -> &'static [Tracker] {
+        &[Tracker {
+            name: "Hugging Face Trainer",
+            version: "built",
+            files: "trainer_state.json of the output directory and its checkpoints",
+            nonfinite: "bare NaN, Infinity; NaN losses are averaged away by default (logging_nan_inf_filter)",
+            missing: "key absent; null in TRL",
+            not_read: "the end of a run that died before its first checkpoint",
+        }]
     }
 
     fn recognise_name(&self, path: &str) -> Confidence {

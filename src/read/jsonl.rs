@@ -3,7 +3,9 @@
 use memchr::memchr;
 
 use super::json_rows::{Cut, JsonRows};
-use super::{About, Builder, Confidence, Progress, Reader, Rejected, Session, StreamDecoder, is_git_lfs_pointer};
+use super::{
+    About, Builder, Confidence, Progress, Reader, Rejected, Session, StreamDecoder, Tracker, is_git_lfs_pointer,
+};
 use crate::model::{Fault, FaultKind, Format, PlaceUnit, Recording, Role, Source, roles};
 use crate::wire::json::{Cursor, Kind, Path, RowScanner, Rows, Sink, Stop, Text, Want};
 use crate::wire::lines::{Ending, Lines};
@@ -30,8 +32,64 @@ impl Reader for Jsonl {
         }
     }
 
+    fn trackers(&self) -> &'static [Tracker] {
+        &[
+            Tracker {
+                name: "verl FileLogger",
+                version: "built",
+                files: "<project>/<experiment>.jsonl: {\"step\": n, \"data\": {...}}",
+                nonfinite: "null for NaN, Inf and -Inf: a NaN where the key has numbers in other rows",
+                missing: "key absent",
+                not_read: "texts; a file is written anew at every start, so that a resumed run has no earlier attempt",
+            },
+            Tracker {
+                name: "mmengine LocalVisBackend",
+                version: "built",
+                files: "vis_data/scalars.json, vis_data/<time>.json",
+                nonfinite: "bare NaN, Infinity",
+                missing: "key absent",
+                not_read: "config.py, images; the same lines stand in both files",
+            },
+            Tracker {
+                name: "LLaMA-Factory",
+                version: "built",
+                files: "trainer_log.jsonl",
+                nonfinite: "no gradient norm is logged",
+                missing: "key absent",
+                not_read: "percentages, times",
+            },
+            Tracker {
+                name: "ms-swift",
+                version: "built",
+                files: "logging.jsonl",
+                nonfinite: "bare NaN, Infinity",
+                missing: "key absent",
+                not_read: "the last line, a summary of the run",
+            },
+            Tracker {
+                name: "RLlib, Ray Tune",
+                version: "built",
+                files: "result.json",
+                nonfinite: "bare NaN, Infinity; the old API stack drops grad_gnorm where it is NaN",
+                missing: "key absent",
+                not_read: "values in lists, params.json",
+            },
+            Tracker {
+                name: "Stable-Baselines3",
+                version: "built",
+                files: "progress.json",
+                nonfinite: "bare NaN, Infinity",
+                missing: "key absent",
+                not_read: "gradient norms: none are logged",
+            },
+        ]
+    }
+
     fn recognise_name(&self, path: &str) -> Confidence {
         let name = path.rsplit('/').next().unwrap_or(path).to_ascii_lowercase();
+        if NO_LOGS.contains(&name.as_str()) {
+            return Confidence::No;
+        }
         if USUAL_NAMES.contains(&name.as_str()) {
             return Confidence::Likely;
         }
@@ -41,6 +99,9 @@ impl Reader for Jsonl {
 
     fn recognise(&self, path: &str, head: &[u8]) -> Confidence {
         let by_name = self.recognise_name(path);
+        if NO_LOGS.contains(&path.rsplit('/').next().unwrap_or(path)) {
+            return Confidence::No;
+        }
         if is_git_lfs_pointer(head) {
             // A pointer has no lines of JSON; only the name says what it stands for.
             let promises = by_name == Confidence::Likely || path.to_ascii_lowercase().ends_with("jsonl");
@@ -85,6 +146,10 @@ const USUAL_NAMES: &[&str] = &[
     "progress.json",
     "scalars.json",
 ];
+
+/// What trackers write beside their logs: the last value of each metric, and of the machine. No curve, though one of them
+/// is an object with a step on one line.
+const NO_LOGS: &[&str] = &["wandb-summary.json", "wandb-metadata.json", "swanlab-metadata.json"];
 
 enum Head {
     /// Objects with a step and a number, or a metric that the checks know.

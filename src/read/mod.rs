@@ -1,21 +1,30 @@
 //! Readers: bytes of one format in, rows out. Pure: a reader sees slices and the [`Files`] that it is given, never a
 //! path on disk, so that it can be cut, flipped and fuzzed without a file.
 
+mod apart;
 #[cfg(feature = "tables")]
 pub mod arrow;
 pub mod axis;
 pub mod broken;
 pub mod builder;
+pub mod clearml;
 mod clock;
+pub mod comet;
 pub mod csv;
 #[cfg(feature = "sqlite")]
 mod database;
+pub mod deepspeed;
+pub mod dvclive;
 pub mod hf_trainer;
+mod json_events;
 mod json_rows;
 pub mod jsonl;
 pub mod merge;
+pub mod mlflow;
 #[cfg(feature = "sqlite")]
 pub mod mlflow_sql;
+pub mod neptune;
+mod one_metric;
 #[cfg(feature = "tables")]
 pub mod parquet;
 #[cfg(feature = "parquet")]
@@ -23,13 +32,17 @@ mod parquet_columns;
 #[cfg(feature = "parquet")]
 pub mod rlprobe;
 mod series;
+pub mod swanlab;
 #[cfg(feature = "tables")]
 pub mod table;
 pub mod tensorboard;
 #[cfg(test)]
 pub(crate) mod testing;
+pub mod torchtune;
 #[cfg(feature = "sqlite")]
 pub mod trackio;
+pub mod transactions;
+pub mod wandb;
 
 use std::io::Read;
 use std::ops::Range;
@@ -447,6 +460,15 @@ pub static READERS: &[&dyn Reader] = &[
     &hf_trainer::HfTrainer,
     &jsonl::Jsonl,
     &tensorboard::TensorBoard,
+    &mlflow::Mlflow,
+    &dvclive::Dvclive,
+    &deepspeed::Deepspeed,
+    &comet::Comet,
+    &clearml::Clearml,
+    &neptune::Neptune,
+    &torchtune::Torchtune,
+    &wandb::Wandb,
+    &swanlab::Swanlab,
     &csv::Csv,
     #[cfg(feature = "tables")]
     &parquet::ParquetTable,

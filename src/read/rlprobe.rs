@@ -7,7 +7,7 @@ use memchr::memmem;
 use super::broken::Broken;
 use super::builder::rows::mix;
 use super::parquet_columns::{Scratch, Table};
-use super::{About, Builder, Confidence, Progress, Reader, Rejected, Session, StreamDecoder, Want, clock};
+use super::{About, Builder, Confidence, Progress, Reader, Rejected, Session, StreamDecoder, Tracker, Want, clock};
 use crate::model::checkpoint_name::Unit;
 use crate::model::{
     Checkpoint, Entry, EntryKind, Event, Fault, FaultKind, Format, Limits, Part, Place, PlaceUnit, Recording, Severity,
@@ -46,6 +46,17 @@ impl Reader for Rlprobe {
             missing: "null",
             not_read: "samples/, lists (kl_positional), texts",
         }
+    }
+
+    fn trackers(&self) -> &'static [Tracker] {
+        &[Tracker {
+            name: "rlprobe",
+            version: "0.1.0",
+            files: "manifest.json, steps.parquet or steps/part-*.parquet, events.jsonl",
+            nonfinite: "IEEE NaN and Inf; its TRL adapter drops NaN",
+            missing: "null",
+            not_read: "samples/",
+        }]
     }
 
     fn recognise_name(&self, path: &str) -> Confidence {

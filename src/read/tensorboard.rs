@@ -10,7 +10,9 @@ use std::collections::HashMap;
 use self::event::{Data, Event, Layout};
 use self::scalar::Number;
 use super::builder::points;
-use super::{About, Builder, Confidence, Progress, Reader, Rejected, Session, StreamDecoder, Want, is_git_lfs_pointer};
+use super::{
+    About, Builder, Confidence, Progress, Reader, Rejected, Session, StreamDecoder, Tracker, Want, is_git_lfs_pointer,
+};
 use crate::kernel::checksum::crc32c;
 use crate::kernel::level::Level;
 use crate::model::checkpoint_name::Unit;
@@ -38,6 +40,17 @@ impl Reader for TensorBoard {
             not_read: "tensors of several elements, complex numbers; images, audio, text, histograms, graphs; \
                        *.profile-empty",
         }
+    }
+
+    fn trackers(&self) -> &'static [Tracker] {
+        &[Tracker {
+            name: "TensorBoard, torch and tensorboardX SummaryWriter",
+            version: "tensorboardX 2.6.5, the others built",
+            files: "*tfevents*",
+            nonfinite: "IEEE NaN and Inf",
+            missing: "no event",
+            not_read: "images, audio, text, histograms, graphs",
+        }]
     }
 
     fn recognise_name(&self, path: &str) -> Confidence {

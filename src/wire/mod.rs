@@ -5,6 +5,7 @@
 
 pub mod csv;
 pub mod json;
+pub mod leveldb;
 pub mod lines;
 pub mod numbers;
 pub mod parquet_pages;

@@ -31,6 +31,12 @@ impl<'a> Fields<'a> {
         Self { rest: message }
     }
 
+    /// The fields that were not walked yet.
+    #[inline]
+    pub fn rest(&self) -> &'a [u8] {
+        self.rest
+    }
+
     #[inline]
     fn field(&mut self) -> Option<(u32, Value<'a>)> {
         let key = varint(&mut self.rest)?;

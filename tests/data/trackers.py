@@ -26,7 +26,9 @@ import subprocess
 import sys
 import tempfile
 import time
+import types
 import uuid
+import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -46,6 +48,10 @@ ENVIRONMENTS: dict[str, tuple[str, ...]] = {
     "swanlab": ("swanlab==0.10.3", "numpy==2.4.6"),
     "swanlab-old": ("swanlab[dashboard]==0.6.8", "numpy==2.4.6", "peewee==3.17.9", "setuptools==79.0.1"),
     "mlflow": ("mlflow-skinny==3.17.2", "sqlalchemy==2.1.9", "alembic==1.20.1", "numpy==2.4.6"),
+    "dvclive": ("dvclive==3.49.1",),
+    "comet": ("comet-ml==3.58.8", "numpy==2.4.6"),
+    "clearml": ("clearml==2.1.12",),
+    "neptune": ("neptune==1.14.0.post2",),
 }
 
 Row = dict[str, Any]
@@ -810,8 +816,18 @@ def swanlab_old_write(home: Home) -> None:
                 reframe(log, name.rsplit("-", 1)[1], new.rsplit("-", 1)[1])
         if mode == "local":
             (directory / max(ids.values()) / "backup.swanlab").unlink()  # older versions wrote none beside the board
-            slim(directory / "runs.swanlab", ("project", "experiment", "tag"))
-            with contextlib.closing(sqlite3.connect(directory / "runs.swanlab")) as connection:
+            # The package keeps its connection: a copy is slimmed, and takes the place.
+            database, copy = directory / "runs.swanlab", directory / "copy"
+            with (
+                contextlib.closing(sqlite3.connect(database)) as connection,
+                contextlib.closing(sqlite3.connect(copy)) as target,
+            ):
+                connection.backup(target)
+            slim(copy, ("project", "experiment", "tag"))
+            for file in directory.glob("runs.swanlab*"):
+                file.unlink()
+            copy.rename(database)
+            with contextlib.closing(sqlite3.connect(database)) as connection:
                 for name, new in ids.items():
                     connection.execute("UPDATE experiment SET run_id = ? WHERE run_id = ?", (new, name))
                 connection.commit()
@@ -867,6 +883,366 @@ def swanlab_old_truth() -> dict[str, Row]:
     return {"swanlab": told}
 
 
+# --- DVCLive ---------------------------------------------------------------------------------------------------------
+
+
+def dvclive_run(directory: Path, *, resume: bool = False) -> Any:
+    """A run that asks git, DVC and this machine for nothing."""
+    from dvclive import Live
+
+    off: Row = {"save_dvc_exp": False, "report": None, "dvcyaml": None, "monitor_system": False}
+    return Live(str(directory / "dvclive"), resume=resume, **off)
+
+
+def dvclive_log(live: Any, curves: Iterable[tuple[int, Row, Row]]) -> None:
+    """A row a step; its own step counts from 0."""
+    for step, train, evaluation in curves:
+        for key, value in {**train, **evaluation}.items():
+            live.log_metric(key, value, timestamp=key == "train/loss")
+        live.log_metric("global_step", 10 * step)
+        live.next_step()
+
+
+def dvclive_write(home: Home) -> None:
+    """All of DVCLive."""
+    directory = home("dvclive/healthy")
+    with dvclive_run(directory) as live:
+        live.log_param("lr", 1e-4)
+        dvclive_log(live, rows(40, 51))
+
+    directory = home("dvclive/nonfinite")
+    with dvclive_run(directory) as live:
+        dvclive_log(live, rows(40, 52, {**DAMAGE, 40: NAN}))
+
+    directory = home("dvclive/resumed")
+    with dvclive_run(directory) as live:
+        dvclive_log(live, rows(30, 53, {26: NAN}))
+    live = dvclive_run(directory, resume=True)
+    live.step = 20
+    with live:
+        dvclive_log(live, (row for row in rows(40, 54) if row[0] > 20))
+
+    directory = home("dvclive/names")
+    with dvclive_run(directory) as live:
+        for step, norm in enumerate(norms(16, 55, {9: NAN})):
+            live.step = step
+            live.log_metric("grad norm", norm)
+            live.log_metric("損失/訓練 1.5", 1 / (step + 1))
+            live.log_metric("flag", step % 2 == 0)
+            live.log_metric("text", f"NaN in text {step}", plot=True)
+
+    directory = home("dvclive/killed")
+    killed("dvclive-killed", directory)
+    for each in ("healthy", "nonfinite", "resumed", "names", "killed"):
+        for file in home(f"dvclive/{each}").rglob("*"):
+            if file.is_file() and file.suffix not in (".tsv", ".json", ".yaml"):
+                file.unlink()
+
+
+def dvclive_killed(_: str, directory: Path) -> None:
+    """Logs until it is killed."""
+    dvclive_log(dvclive_run(directory), rows(30, 56, {25: NAN, 26: -INF}))
+    print("READY", flush=True)
+    time.sleep(60.0)
+
+
+def dvclive_truth() -> dict[str, Row]:
+    """Each metric through DVCLive's own parser of its plots."""
+    from dvclive.utils import parse_metrics
+
+    told: Row = {}
+    for place in sorted((HERE / "dvclive").glob("*/dvclive")):
+        live = types.SimpleNamespace(plots_dir=place / "plots", metrics_file=place / "metrics.json")
+        history, latest = parse_metrics(live)
+        metrics: Row = {}
+        for path, points in sorted(history.items()):
+            key = Path(path).relative_to(place / "plots" / "metrics").with_suffix("").as_posix()
+            metrics[key] = []
+            for point in points:
+                value = point[key.rsplit("/", 1)[-1]]
+                with contextlib.suppress(ValueError):
+                    value = plain(float(value))
+                metrics[key].append([int(point["step"]), value])
+        told[place.parent.name] = {"metrics": metrics, "latest": latest}
+    return {"dvclive": told}
+
+
+# --- Comet -----------------------------------------------------------------------------------------------------------
+
+
+def comet_run(directory: Path, key: str, *, existing: bool = False) -> Any:
+    """An offline experiment that asks this machine for nothing."""
+    import comet_ml
+
+    off = ("log_code", "log_graph", "auto_param_logging", "auto_metric_logging", "parse_args", "log_env_details")
+    off += ("log_git_metadata", "log_git_patch", "log_env_gpu", "log_env_cpu", "log_env_host", "log_env_network")
+    options: Row = dict.fromkeys(off, False) | {"auto_output_logging": None, "display_summary_level": 0}
+    options |= {"offline_directory": str(directory), "project_name": "fixtures", "workspace": "trainer"}
+    if existing:
+        del options["log_env_network"]
+        return comet_ml.ExistingOfflineExperiment(previous_experiment=key, **options)
+    return comet_ml.OfflineExperiment(experiment_key=key, **options)
+
+
+def comet_write(home: Home) -> None:
+    """Zip archives, and what a killed experiment leaves."""
+    import numpy as np
+
+    directory = home("comet/healthy")
+    experiment = comet_run(directory, "healthy1" * 5)
+    experiment.set_name("healthy run")
+    experiment.log_parameter("lr", 1e-4)
+    for step, train, evaluation in rows(40, 61):
+        experiment.log_metrics(train, step=step, epoch=step // 20)
+        experiment.log_metrics(evaluation, step=step)
+    experiment.end()
+
+    directory = home("comet/nonfinite")
+    experiment = comet_run(directory, "nonfinit" * 5)
+    for step, train, evaluation in rows(40, 62, DAMAGE):
+        experiment.log_metrics({**train, **evaluation}, step=step)
+        experiment.log_metric("numpy/float32", np.float32(train["train/grad_norm"]), step=step)
+    experiment.end()
+
+    directory = home("comet/resumed")
+    experiment = comet_run(directory, "resumed1" * 5)
+    for step, train, _ in rows(30, 63, {26: NAN}):
+        experiment.log_metrics(train, step=step)
+    experiment.end()
+    experiment = comet_run(directory, "resumed1" * 5, existing=True)
+    for step, train, _ in rows(40, 64):
+        if step > 20:
+            experiment.log_metrics(train, step=step)
+    experiment.end()
+    # The second archive has a name of the clock and a random part.
+    first, second = sorted(directory.glob("*.zip"), key=lambda file: len(file.name))
+    second.rename(first.with_name(f"{first.stem}-second.zip"))
+
+    directory = home("comet/names")
+    experiment = comet_run(directory, "oddnames" * 5)
+    with experiment.train():
+        for step, norm in enumerate(norms(16, 65, {9: NAN}), start=1):
+            experiment.log_metric("grad norm", norm, step=step)
+            experiment.log_metrics({"optim": {"grad": {"norm": norm}}, "損失": 1 / step}, step=step)
+            experiment.log_metric("no step", step / 2)
+            experiment.log_metric("text", "NaN" if step == 3 else "fine", step=step)
+    with experiment.test():
+        experiment.log_metric("loss", 0.5, step=16)
+    experiment.end()
+
+    directory = home("comet/killed")
+    killed("comet-killed", directory)
+    left = next(directory.rglob("messages.json")).parent
+    left.rename(directory / "tmp0killed")
+    for each in [each for each in directory.iterdir() if each.name != "tmp0killed"]:
+        shutil.rmtree(each)
+
+
+def comet_killed(_: str, directory: Path) -> None:
+    """Logs until it is killed."""
+    tempfile.tempdir = str(directory / "temporary")
+    Path(tempfile.tempdir).mkdir(parents=True)
+    experiment = comet_run(directory, "killed01" * 5)
+    for step, train, _ in rows(30, 66, {25: NAN, 26: -INF}):
+        experiment.log_metrics(train, step=step)
+    time.sleep(3.0)
+    print("READY", flush=True)
+    time.sleep(60.0)
+
+
+def comet_truth() -> dict[str, Row]:
+    """The messages through zipfile and json."""
+    told: Row = {}
+    for file in sorted([*(HERE / "comet").rglob("*.zip"), *(HERE / "comet").rglob("messages.json")]):
+        if file.suffix == ".zip":
+            with zipfile.ZipFile(file) as archive:
+                names, text = archive.namelist(), archive.read("messages.json").decode()
+        else:
+            names, text = [each.name for each in file.parent.iterdir()], file.read_text()
+        metrics: Row = {}
+        for line in text.splitlines():
+            message = json.loads(line)
+            if message["type"] == "metric_msg":
+                metric, context = message["payload"]["metric"], message["payload"].get("context")
+                key = metric["metricName"] if context is None else f"{context}:{metric['metricName']}"
+                metrics.setdefault(key, []).append([metric.get("step"), metric["metricValue"]])
+        told[file.relative_to(HERE / "comet").as_posix()] = {"names": sorted(names), "metrics": metrics}
+    return {"comet": told}
+
+
+# --- ClearML ---------------------------------------------------------------------------------------------------------
+
+
+def clearml_task(directory: Path, name: str) -> Any:
+    """An offline task."""
+    os.environ["CLEARML_CACHE_DIR"] = str(directory)
+    from clearml import Task
+
+    Task.set_offline(offline_mode=True)
+    off = ("auto_connect_arg_parser", "auto_connect_frameworks", "auto_resource_monitoring", "auto_connect_streams")
+    options: Row = dict.fromkeys(off, False) | {"reuse_last_task_id": False, "output_uri": None}
+    return Task.init(project_name="fixtures", task_name=name, **options)
+
+
+def clearml_log(task: Any, curves: Iterable[tuple[int, Row, Row]]) -> None:
+    """Title and series of each scalar, as the callbacks of trainers split a name."""
+    for step, train, evaluation in curves:
+        for key, value in {**train, **evaluation}.items():
+            title, series = key.split("/")
+            task.get_logger().report_scalar(title, series, value, step)
+
+
+def clearml_write(home: Home) -> None:
+    """Sessions as folders, one as the archive."""
+    from clearml import Logger
+
+    cache = home("clearml-cache/offline").parent
+    for name, seed, damage in (("healthy", 71, {}), ("nonfinite", 72, DAMAGE), ("nonfinite-kept", 72, DAMAGE)):
+        if name == "nonfinite-kept":
+            Logger.set_reporting_nan_value(NAN)
+            Logger.set_reporting_inf_value(INF)
+        task = clearml_task(cache, name)
+        clearml_log(task, rows(40, seed, damage))
+        if name == "healthy":
+            task.get_logger().report_scalar("näme / with: everything", "a.b/c", 1.5, 3)
+            task.get_logger().report_single_value("best", 0.25)
+            task.get_logger().report_text("step 3 loss nan")
+            task.get_logger().report_histogram("weights", "layer", [1.0, 2.0], 3)
+        session = Path(task.get_offline_mode_folder())
+        task.close()
+        clearml_keep(session, home(f"clearml/{name}"), name)
+    killed(f"clearml-killed={cache}", home("clearml/killed"))
+    clearml_keep(max((cache / "offline").glob("offline-*/"), key=lambda each: each.stat().st_mtime), home("clearml/killed"), "killed")
+    shutil.rmtree(cache)
+
+    session = next(home("clearml/nonfinite").iterdir())
+    archive = home("clearml/zipped") / f"{session.name}.zip"
+    archive.parent.mkdir()
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as target:
+        for file in sorted(session.iterdir()):
+            target.writestr(zipfile.ZipInfo(file.name, (2026, 1, 2, 3, 4, 6)), file.read_bytes(), zipfile.ZIP_DEFLATED)
+
+
+def clearml_keep(session: Path, place: Path, name: str) -> None:
+    """Copies a session under an id of its name, without the script and the machine in its task."""
+    new = f"offline-{name.encode().hex():0<32}"[:40]
+    (place / new).mkdir(parents=True, exist_ok=True)
+    for file in session.iterdir():
+        text = file.read_text().replace(session.name, new)
+        if file.name == "task.json":
+            told = json.loads(text)
+            told["script"], told["offline_folder"] = {}, f"/cache/offline/{new}"
+            text = json.dumps(told, sort_keys=True)
+        (place / new / file.name).write_text(text)
+
+
+def clearml_killed(cache: str, _: Path) -> None:
+    """Logs until it is killed."""
+    task = clearml_task(Path(cache), "killed")
+    clearml_log(task, rows(30, 73, {25: NAN, 26: -INF}))
+    time.sleep(8.0)  # its reporter writes every few seconds
+    clearml_log(task, rows(5, 74))
+    print("READY", flush=True)
+    time.sleep(60.0)
+
+
+def clearml_truth() -> dict[str, Row]:
+    """The events through json."""
+    told: Row = {}
+    for file in sorted((HERE / "clearml").glob("*/*/metrics.jsonl")):
+        metrics: Row = {}
+        kinds: Row = {}
+        for line in file.read_text().splitlines():
+            for event in json.loads(line):
+                kinds[event["type"]] = kinds.get(event["type"], 0) + 1
+                if event["type"] == "training_stats_scalar":
+                    key = f"{event['metric']}/{event['variant']}"
+                    metrics.setdefault(key, []).append([event["iter"], plain(event["value"])])
+        told[file.parent.parent.name] = {"events": kinds, "metrics": metrics}
+    return {"clearml": told}
+
+
+# --- Neptune ---------------------------------------------------------------------------------------------------------
+
+
+def neptune_run(directory: Path, name: str) -> Any:
+    """An offline run that asks this machine for nothing."""
+    import neptune
+
+    directory.mkdir(parents=True, exist_ok=True)
+    os.chdir(directory)
+    off = ("capture_hardware_metrics", "capture_stdout", "capture_stderr", "capture_traceback", "git_ref")
+    options: Row = dict.fromkeys(off, False) | {"source_files": []}
+    return neptune.init_run(mode="offline", name=name, project="trainer/fixtures", **options)
+
+
+def neptune_write(home: Home) -> None:
+    """All of Neptune 1.x."""
+    run = neptune_run(home("neptune/healthy"), "healthy")
+    for step, train, evaluation in rows(40, 81):
+        for key, value in {**train, **evaluation}.items():
+            run[key].append(value, step=step)
+    run["parameters/lr"] = 1e-4
+    run.stop()
+
+    run = neptune_run(home("neptune/nonfinite"), "nonfinite")
+    for step, train, _ in rows(40, 82, DAMAGE):
+        for key, value in train.items():
+            run[key].append(value, step=step)
+    run.stop()
+
+    run = neptune_run(home("neptune/names"), "näme / with: everything")
+    run["batch/loss"].extend([1 / step for step in range(1, 21)], steps=[step / 2 for step in range(1, 21)])
+    for step in range(1, 9):
+        run["grad norm/a.b"].append({"損失": step / 4, "deeper": {"still": step}})  # no step
+        run["console"].append(f"step {step} loss nan")
+    run.stop()
+
+    killed("neptune-killed", home("neptune/killed"))
+    for each in ("healthy", "nonfinite", "names", "killed"):
+        home_of = home(f"neptune/{each}") / ".neptune" / "offline"
+        (container,) = home_of.iterdir()
+        new = f"run__{uuid.UUID(int=len(each))}__1__{each[:8]:x<8}"
+        container.rename(home_of / new)
+        metadata = home_of / new / "metadata.json"
+        told = json.loads(metadata.read_text())
+        told |= {"os": "Linux", "containerId": str(uuid.UUID(int=len(each)))}
+        metadata.write_text(json.dumps(told, indent=2))
+
+
+def neptune_killed(_: str, directory: Path) -> None:
+    """Logs until it is killed."""
+    run = neptune_run(directory, "killed")
+    for step, train, _ in rows(40, 83):
+        for key, value in train.items():
+            run[key].append(value, step=step)
+    time.sleep(2.0)
+    print("READY", flush=True)
+    time.sleep(60.0)
+
+
+def neptune_truth() -> dict[str, Row]:
+    """The operations through json."""
+    told: Row = {}
+    for file in sorted((HERE / "neptune").rglob("data-*.log")):
+        metrics: Row = {}
+        kinds: Row = {}
+        decoder, text, at = json.JSONDecoder(), file.read_text(), 0
+        while text[at:].strip():
+            at += len(text[at:]) - len(text[at:].lstrip())
+            try:
+                record, at = decoder.raw_decode(text, at)
+            except json.JSONDecodeError:  # of a killed run
+                break
+            operation = record["obj"]
+            kinds[operation["type"]] = kinds.get(operation["type"], 0) + 1
+            if operation["type"] == "LogFloats":
+                points = [[each["step"], plain(each["value"])] for each in operation["values"]]
+                metrics.setdefault("/".join(operation["path"]), []).extend(points)
+        told[file.relative_to(HERE / "neptune").parts[0]] = {"operations": kinds, "metrics": metrics}
+    return {"neptune": told}
+
+
 # --- machinery -------------------------------------------------------------------------------------------------------
 
 
@@ -888,6 +1264,10 @@ TRACKERS: dict[str, Tracker] = {
         {"swanlab": swanlab_write, "swanlab-old": swanlab_old_write},
         {"swanlab": swanlab_truth, "swanlab-old": swanlab_old_truth},
     ),
+    "dvclive": Tracker({"dvclive": dvclive_write}, {"dvclive": dvclive_truth}),
+    "comet": Tracker({"comet": comet_write}, {"comet": comet_truth}),
+    "clearml": Tracker({"clearml": clearml_write}, {"clearml": clearml_truth}),
+    "neptune": Tracker({"neptune": neptune_write}, {"neptune": neptune_truth}),
 }
 # Parts of a writer that run in a process of their own, to be killed: `name=argument`.
 VICTIMS: dict[str, Callable[[str, Path], None]] = {
@@ -895,6 +1275,10 @@ VICTIMS: dict[str, Callable[[str, Path], None]] = {
     "mlflow-killed": mlflow_killed,
     "trackio-killed": trackio_killed,
     "swanlab-killed": swanlab_killed,
+    "dvclive-killed": dvclive_killed,
+    "comet-killed": comet_killed,
+    "clearml-killed": clearml_killed,
+    "neptune-killed": neptune_killed,
 }
 
 

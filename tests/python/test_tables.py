@@ -353,3 +353,42 @@ def test_the_command_line_takes_the_columns(tmp_path: Path) -> None:
     assert result.exit_code == 1, result.output
     rows = pl.read_csv(result.stdout.encode())
     assert dict(rows.select(short(pl.col("run")), "status").iter_rows()) == STATUS
+
+
+def test_rows_spread_over_files_by_a_hash_are_one_curve(tmp_path: Path) -> None:
+    """No step stands in two files: they share out one curve. A step in two files is a run that was resumed."""
+    training = Training(norms(300, seed=7, put={200: NAN, 201: INF, 120: 33.0, 150: 34.0, 180: 35.0}))
+    whole = wide({"run-a": training, "run-b": Training(norms(100, seed=8))})
+    (tmp_path / "whole").mkdir()
+    whole.write_parquet(tmp_path / "whole" / "runs.parquet")
+    expected = gs.scan(tmp_path / "whole", progress=False)
+    spread, resumed = tmp_path / "spread", tmp_path / "resumed"
+    spread.mkdir()
+    resumed.mkdir()
+    shares = np.random.default_rng(3).integers(0, 3, len(whole))
+    for share in range(3):
+        part = whole.filter(pl.Series(shares == share))
+        assert part["step"].n_unique() > 60
+        part.write_parquet(spread / f"part-{share}.parquet", row_group_size=25)
+    found = gs.scan(spread, progress=False)
+    keys = [
+        "check",
+        "metric",
+        "first_step",
+        "onset_step",
+        "last_good_step",
+        "count",
+        "median",
+        "threshold",
+        "attempt",
+        "steps",
+    ]
+    assert_frame_equal(found.findings.select(keys), expected.findings.select(keys))
+    assert set(expected.findings["check"]) == {"nonfinite", "spikes"}
+    assert found.runs["attempts"].to_list() == [1, 1]
+    assert found.runs["records"].to_list() == expected.runs["records"].to_list() == [300, 100]
+
+    whole.filter(pl.col("step") < 180).write_parquet(resumed / "part-0.parquet")
+    again = whole.filter(pl.col("step") > 170).with_columns(pl.col(NORM) * 1.25)
+    again.write_parquet(resumed / "part-1.parquet")
+    assert gs.scan(resumed, progress=False).runs["attempts"].to_list() == [2, 1]

@@ -1,7 +1,7 @@
 //! Steps that count within an epoch and begin anew with the next one (mmcv's `iter`, a script's `batch`). Each epoch is no
 //! restart of the training: the steps are counted on.
 
-use super::StepRank;
+use super::{StepRank, usual_rank};
 use crate::model::roles;
 
 /// What the rows so far say of the step column beside an epoch.
@@ -44,10 +44,10 @@ impl Counter {
     }
 
     /// The step of a row, counted on, and whether the epoch need not be looked at any more. `steps` is all that is
-    /// recorded of steps in the row; a step that the user chose is taken as it is.
-    pub fn step(&mut self, step: i64, steps: &[(StepRank, i64, bool)], is_users: bool) -> (i64, bool) {
-        let rank = roles::step_rank("epoch").map_or(StepRank::MAX, |rank| rank + 1);
-        let epoch = steps.iter().find(|(other, ..)| *other == rank).filter(|_| steps.len() > 1 && !is_users);
+    /// recorded of steps in the row; a step that the user or the recording chose is taken as it is.
+    pub fn step(&mut self, step: i64, steps: &[(StepRank, i64, bool)], is_chosen: bool) -> (i64, bool) {
+        let rank = roles::step_rank("epoch").map_or(StepRank::MAX, usual_rank);
+        let epoch = steps.iter().find(|(other, ..)| *other == rank).filter(|_| steps.len() > 1 && !is_chosen);
         match (&mut *self, epoch) {
             (Self::Unseen, Some((.., epoch, false))) => {
                 let offsets = vec![(*epoch, 0)];

@@ -17,6 +17,8 @@ pub(super) struct Points {
     wall_time: f64,
     /// The record has no step of its own: `step` is where it stands among the others.
     stepless: bool,
+    /// The step of the record was no integer; `step` is rounded down.
+    is_fraction: bool,
     started: f64,
     /// Step of the row that the newest points belong to.
     row_step: Option<i64>,
@@ -67,7 +69,7 @@ impl<'a> Builder<'a> {
         let Some(points) = &mut self.points else { return };
         points.step = step;
         points.wall_time = wall_time;
-        points.stepless = false;
+        (points.stepless, points.is_fraction) = (false, false);
         if points.first.is_none() {
             (points.first, points.largest, points.started) = (Some(step), step, wall_time);
         }
@@ -78,6 +80,13 @@ impl<'a> Builder<'a> {
     pub fn forget_step(&mut self) {
         if let Some(points) = &mut self.points {
             points.stepless = true;
+        }
+    }
+
+    /// Says that the step of the current event was no integer and was rounded down.
+    pub fn fractional_step(&mut self) {
+        if let Some(points) = &mut self.points {
+            points.is_fraction = true;
         }
     }
 
@@ -97,6 +106,9 @@ impl<'a> Builder<'a> {
         }
         let record = self.records - 1;
         let overflows = own.axis.push(step, record, self.limits.attempts);
+        if points.is_fraction {
+            own.axis.fractional();
+        }
         let point = Point {
             value,
             step,

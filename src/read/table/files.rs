@@ -1,13 +1,15 @@
 //! Tables on disk: the run column first, then the signals, unit by unit, by as many workers as there are.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::ops::RangeInclusive;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::batch::{Batch, Piece, Plan};
 use super::cells::{Stretch, id_name, partition, stretches};
+use super::counting::{Counted, Counting, Totals};
 use super::file::TableFile;
 use super::layout::{Layout, Misfit, Usage};
-use super::runs::{BEYOND, Give, Known, Runs};
+use super::runs::{BEYOND, Give, Runs};
 use super::sources::{hive_values, wandb_export};
 use crate::model::{Fault, FaultKind, Limits, Part, Place, PlaceUnit, Recording, Severity, Source, roles};
 use crate::read::broken::Broken;
@@ -18,12 +20,11 @@ pub type Open = fn(Arc<dyn Ranges>, &Limits) -> Result<Box<dyn TableFile>, Broke
 
 /// Rows decoded at once: few enough that their columns stay in the second cache.
 const BATCH: usize = 1 << 14;
-/// The same where the rows of runs lie apart: each run should get more than a few of them.
-const WIDE_BATCH: usize = 1 << 18;
+/// The same where the rows of runs lie apart: each run should get about [`ROWS_OF_RUN`] of them.
+const WIDE_BATCHES: RangeInclusive<usize> = 1 << 16..=1 << 18;
+const ROWS_OF_RUN: usize = 64;
 /// Parts kept open; of sources with more, each is opened again where it is read.
 const OPEN: usize = 64;
-/// Rows to a stretch below which the runs of a unit are not remembered, but read again.
-const SHORT: u64 = 16;
 
 /// How the run of a row is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,8 +52,15 @@ struct Unit {
     table: usize,
     unit: usize,
     first_row: u64,
-    /// The runs of its rows, if they are few.
-    runs: Option<Vec<Stretch>>,
+    rows: u64,
+    /// The runs of its rows, if they are few; empty until they are counted.
+    runs: OnceLock<Option<Vec<Stretch>>>,
+}
+
+impl Unit {
+    fn stretches(&self) -> Option<&Vec<Stretch>> {
+        self.runs.get().and_then(Option::as_ref)
+    }
 }
 
 /// What names a run.
@@ -101,13 +109,14 @@ pub struct Tables<'a> {
     tables: Vec<Table>,
     data_sets: Vec<Signature>,
     units: Vec<Unit>,
-    /// What names each run, and the first part of it.
+    counting: Counting,
+    /// What names each run, and the first part of it, as far as it is no id of a column.
     naming: Vec<(Naming, u32)>,
     broken: Vec<(usize, Rejected)>,
     faults: Mutex<Vec<Fault>>,
 }
 
-/// Opens the parts of a source, finds their columns, and counts the rows of each run.
+/// Opens the parts of a source and finds their columns.
 pub fn tables<'a>(
     source: &'a Source,
     request: &'a Request,
@@ -123,6 +132,7 @@ pub fn tables<'a>(
         tables: Vec::new(),
         data_sets: Vec::new(),
         units: Vec::new(),
+        counting: Counting::default(),
         naming: Vec::new(),
         broken: Vec::new(),
         faults: Mutex::default(),
@@ -162,7 +172,6 @@ pub fn tables<'a>(
     {
         return Err(rejected);
     }
-    tables.count_runs(session)?;
     Ok(Box::new(tables))
 }
 
@@ -217,8 +226,9 @@ impl Tables<'_> {
         };
         let mut first_row = 0;
         for unit in 0..file.units() {
-            self.units.push(Unit { table: self.tables.len(), unit, first_row, runs: None });
-            first_row += file.rows(unit);
+            let rows = file.rows(unit);
+            self.units.push(Unit { table: self.tables.len(), unit, first_row, rows, runs: OnceLock::new() });
+            first_row += rows;
         }
         let schema = file.schema().clone();
         let file = (self.source.parts.len() <= OPEN).then_some(file);
@@ -254,109 +264,14 @@ impl Tables<'_> {
         fault
     }
 
-    /// Reads the run column of all parts.
-    fn count_runs(&mut self, session: &mut Session<'_>) -> Result<(), Rejected> {
-        let mut known: HashMap<u32, Known> = HashMap::new();
-        let mut found = Vec::new();
-        // Rows that could be of any run of their data set.
-        let mut unknown: Vec<(usize, Fault)> = Vec::new();
-        for (index, unit) in self.units.iter().enumerate() {
-            if session.files.cancelled() {
-                return Err(Rejected::Cancelled);
-            }
-            let table = &self.tables[unit.table];
-            let part = table.part as u32;
-            let mut count = |run: u32, rows: u64| {
-                let known = known.entry(run).or_insert(Known { first_unit: Some(index), part, ..Known::default() });
-                known.rows = Some(known.rows.unwrap_or(0) + rows);
-                known.is_split |= known.part != part;
-            };
-            let file = match self.file(table, session) {
-                Ok(file) => file,
-                Err(broken) => {
-                    // It was there a moment ago.
-                    let fault = self.fault(table, unit.first_row, &broken, Some(Severity::Error));
-                    self.faults.lock().unwrap_or_else(PoisonError::into_inner).push(fault);
-                    continue;
-                }
-            };
-            let rows = file.rows(unit.unit);
-            if rows == 0 {
-                // What is wrong with it is told when it is read.
-                found.push((index, Some(Vec::new())));
-                continue;
-            }
-            match table.run {
-                RunOf::Part(run) => {
-                    count(run, rows);
-                    let all = u32::try_from(rows).ok().map(|end| vec![Stretch { end, key: run }]);
-                    found.push((index, all));
-                }
-                RunOf::Column(place) => {
-                    let column = table.plan.layout.columns[place].index;
-                    let mut stretches_of_unit: Option<Vec<Stretch>> = u32::try_from(rows).ok().map(|_| Vec::new());
-                    let (mut done, files) = (0u64, session.files);
-                    let result = file.read(unit.unit, &[column], WIDE_BATCH, &mut |batch| {
-                        let mut intern = |id: &str| self.intern(table.data_set, id);
-                        let mut start = 0;
-                        for stretch in stretches(batch.column(0), &mut intern) {
-                            count(stretch.key, u64::from(stretch.end - start));
-                            if let Some(all) = &mut stretches_of_unit {
-                                let end = (done + u64::from(stretch.end)) as u32;
-                                match all.last_mut() {
-                                    Some(last) if last.key == stretch.key => last.end = end,
-                                    _ => all.push(Stretch { end, key: stretch.key }),
-                                }
-                            }
-                            start = stretch.end;
-                        }
-                        done += batch.num_rows() as u64;
-                        if stretches_of_unit.as_ref().is_some_and(|all| all.len() as u64 > 64 + done / SHORT) {
-                            stretches_of_unit = None;
-                        }
-                        !files.cancelled()
-                    });
-                    if let Err(broken) = result {
-                        let detail = format!("rows {done} to {rows} cannot be told by run: {}", broken.detail);
-                        let broken = Broken { detail, ..broken };
-                        let fault = self.fault(table, unit.first_row + done, &broken, Some(Severity::Error));
-                        unknown.push((table.data_set, fault));
-                    }
-                    found.push((index, stretches_of_unit));
-                }
-            }
-        }
-        if session.files.cancelled() {
-            return Err(Rejected::Cancelled);
-        }
-        for (index, stretches) in found {
-            self.units[index].runs = stretches;
-        }
-        for (data_set, fault) in unknown {
-            if !self.runs.lose_somewhere(&format!("{data_set}{OF}"), &fault) {
-                self.faults.lock().unwrap_or_else(PoisonError::into_inner).push(fault);
-            }
-        }
-        self.name_runs(Naming::Id, 0);
-        if self.runs.passed_limit() {
-            let place = Place { part: 0, unit: PlaceUnit::Row, at: 0 };
-            let detail = format!("more than {} runs: the rows of further ones are not read", self.limits.runs);
-            let mut fault = Fault::new(FaultKind::Limit, place, detail);
-            fault.severity = Severity::Error;
-            self.faults.lock().unwrap_or_else(PoisonError::into_inner).push(fault);
-        }
-        for (run, known) in known {
-            self.runs.know(run, known);
-        }
-        Ok(())
-    }
-
     /// Takes what identifies a run only among others of its source off a recording.
     fn name(&self, mut recording: Recording) -> Recording {
         let name = recording.run_id.take();
         let id = name.as_deref().map(|name| id_name(id_of(name)).to_owned());
-        let naming = name.as_deref().map(|name| self.naming[self.runs.run(name) as usize]);
-        let several = self.naming.len() > 1;
+        let of_column = (Naming::Id, 0);
+        let naming = |name: &str| *self.naming.get(self.runs.run(name) as usize).unwrap_or(&of_column);
+        let naming = name.as_deref().map(naming);
+        let several = self.runs.count() > 1;
         match naming {
             Some((Naming::Id, _)) => recording.run_id = id.filter(|_| several),
             Some((Naming::Path, _)) => (recording.run_id, recording.part) = (id, None),
@@ -383,7 +298,7 @@ impl Tables<'_> {
                 start = end;
             }
         };
-        match (&unit.runs, table.run, self.file(table, session)) {
+        match (unit.stretches(), table.run, self.file(table, session)) {
             (Some(all), ..) => add(all, 0),
             (None, RunOf::Column(place), Ok(file)) => {
                 let column = table.plan.layout.columns[place].index;
@@ -417,28 +332,150 @@ fn cut(all: &[Stretch], begin: u64, rows: usize) -> Vec<Stretch> {
 }
 
 impl Shards for Tables<'_> {
+    /// Each unit twice: its run column, then its signals.
     fn count(&self) -> usize {
-        self.units.len()
+        2 * self.units.len()
     }
 
     fn read(&self, shard: usize, session: &mut Session<'_>, give: Give<'_>) {
+        if shard < self.units.len() {
+            self.count_unit(shard, session);
+            return;
+        }
+        // Others may still be counting; which run has its last row where, is known when all are done.
+        let files = session.files;
+        if self.counting.wait(&|| files.cancelled()) {
+            self.read_unit(shard - self.units.len(), session, give);
+        }
+    }
+
+    fn finish(&self, give: Give<'_>) -> Vec<Fault> {
+        if self.counting.has_panicked() {
+            // The panic is the source's outcome.
+            return Vec::new();
+        }
+        self.runs.finish(&mut |recording| give(self.name(recording)));
+        std::mem::take(&mut *self.faults.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn is_empty(&self) -> bool {
+        self.runs.count() == 0 && self.broken.is_empty() && !self.counting.has_panicked()
+    }
+
+    fn broken(&self) -> &[(usize, Rejected)] {
+        &self.broken
+    }
+}
+
+impl Tables<'_> {
+    /// Reads the run column of a unit.
+    fn count_unit(&self, index: usize, session: &Session<'_>) {
+        let unit = &self.units[index];
+        let table = &self.tables[unit.table];
+        let turn = self.counting.begin();
+        let counted = match (table.run, self.file(table, session)) {
+            (RunOf::Part(_), _) => Counted::default(),
+            (RunOf::Column(_), Err(broken)) => {
+                // It was there a moment ago.
+                self.tell(self.fault(table, unit.first_row, &broken, Some(Severity::Error)));
+                Counted::default()
+            }
+            (RunOf::Column(place), Ok(file)) => self.counted(unit, table, place, &*file, session),
+        };
+        let merge = &mut |index: usize, counted: Counted, totals: &mut Totals| self.merge(index, counted, totals);
+        turn.end(index, counted, self.units.len(), merge, &mut |totals| self.end_counting(totals));
+    }
+
+    fn counted(
+        &self,
+        unit: &Unit,
+        table: &Table,
+        place: usize,
+        file: &dyn TableFile,
+        session: &Session<'_>,
+    ) -> Counted {
+        let rows = file.rows(unit.unit);
+        let mut counted = Counted::new(rows);
+        if rows == 0 {
+            // What is wrong with it is told when it is read.
+            return counted;
+        }
+        let column = table.plan.layout.columns[place].index;
+        let files = session.files;
+        let result = file.read(unit.unit, &[column], *WIDE_BATCHES.end(), &mut |batch| {
+            counted.add(batch.column(0));
+            !files.cancelled()
+        });
+        if let Err(broken) = result {
+            let done = counted.done();
+            let detail = format!("rows {done} to {rows} cannot be told by run: {}", broken.detail);
+            let broken = Broken { detail, ..broken };
+            counted.lost = Some(self.fault(table, unit.first_row + done, &broken, Some(Severity::Error)));
+        }
+        counted
+    }
+
+    /// Takes what was counted; units come in their order.
+    fn merge(&self, index: usize, mut counted: Counted, totals: &mut Totals) {
+        let unit = &self.units[index];
+        let table = &self.tables[unit.table];
+        let part = table.part as u32;
+        // Rows that could be of any run of their data set.
+        totals.lost.extend(counted.lost.take().map(|fault| (table.data_set, fault)));
+        let stretches = match table.run {
+            RunOf::Part(run) => {
+                totals.count(run, unit.rows, index, part);
+                u32::try_from(unit.rows).ok().map(|end| vec![Stretch { end, key: run }])
+            }
+            RunOf::Column(_) => totals.take(counted, index, part, &mut |id| self.intern(table.data_set, id)),
+        };
+        let first = unit.runs.set(stretches);
+        debug_assert!(first.is_ok(), "a unit was counted twice");
+    }
+
+    /// What is known once all units are counted.
+    fn end_counting(&self, totals: Totals) {
+        for (data_set, fault) in totals.lost {
+            if !self.runs.lose_somewhere(&format!("{data_set}{OF}"), &fault) {
+                self.tell(fault);
+            }
+        }
+        if self.runs.passed_limit() {
+            let place = Place { part: 0, unit: PlaceUnit::Row, at: 0 };
+            let detail = format!("more than {} runs: the rows of further ones are not read", self.limits.runs);
+            let mut fault = Fault::new(FaultKind::Limit, place, detail);
+            fault.severity = Severity::Error;
+            self.tell(fault);
+        }
+        for (run, known) in totals.known {
+            self.runs.know(run, known);
+        }
+    }
+
+    fn tell(&self, fault: Fault) {
+        self.faults.lock().unwrap_or_else(PoisonError::into_inner).push(fault);
+    }
+
+    /// Reads the signals of a unit.
+    fn read_unit(&self, shard: usize, session: &mut Session<'_>, give: Give<'_>) {
         let unit = &self.units[shard];
         let table = &self.tables[unit.table];
         let layout = &table.plan.layout;
         let mut give = |recording: Recording| give(self.name(recording));
         // The run column is not read again where its stretches are known.
-        let run_place = match (table.run, &unit.runs) {
+        let run_place = match (table.run, unit.stretches()) {
             (RunOf::Column(place), None) => Some(place),
             _ => None,
         };
-        let plan = if unit.runs.is_some() { &table.bare } else { &table.plan };
+        let plan = if unit.stretches().is_some() { &table.bare } else { &table.plan };
         let mut done = 0u64;
         let files = session.files;
         let result = self.file(table, session).and_then(|file| {
-            let batch = if run_place.is_some() { WIDE_BATCH } else { BATCH };
+            let wide = (self.runs.count() * ROWS_OF_RUN).clamp(*WIDE_BATCHES.start(), *WIDE_BATCHES.end());
+            let batch = if run_place.is_some() { wide } else { BATCH };
             file.read(unit.unit, &plan.layout.projection(), batch, &mut |rows| {
                 let count = rows.num_rows();
-                let by_run = match (&unit.runs, run_place) {
+                let by_run = match (unit.stretches(), run_place) {
                     (Some(all), _) => cut(all, done, count),
                     (None, Some(place)) => stretches(rows.column(place), &mut |id| self.intern(table.data_set, id)),
                     (None, None) => Vec::new(),
@@ -461,7 +498,7 @@ impl Shards for Tables<'_> {
             let columns: Vec<String> = layout.columns.iter().filter(|c| c.is_metric).map(|c| c.name.clone()).collect();
             let lost = self.lost_rows(shard, done, session);
             if lost.is_empty() {
-                self.faults.lock().unwrap_or_else(PoisonError::into_inner).push(fault);
+                self.tell(fault);
             } else {
                 for (run, rows) in lost {
                     self.runs.lose(run, rows, &fault, &columns, &mut give);
@@ -469,19 +506,6 @@ impl Shards for Tables<'_> {
             }
         }
         self.runs.end_unit(shard, &mut give);
-    }
-
-    fn finish(&self, give: Give<'_>) -> Vec<Fault> {
-        self.runs.finish(&mut |recording| give(self.name(recording)));
-        std::mem::take(&mut *self.faults.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    fn is_empty(&self) -> bool {
-        self.runs.count() == 0 && self.broken.is_empty()
-    }
-
-    fn broken(&self) -> &[(usize, Rejected)] {
-        &self.broken
     }
 }
 

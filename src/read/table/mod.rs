@@ -2,6 +2,7 @@
 
 pub mod batch;
 pub mod cells;
+mod counting;
 pub mod file;
 pub mod files;
 mod guard;

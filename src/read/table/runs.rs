@@ -402,7 +402,8 @@ impl<'a> Runs<'a> {
 }
 
 /// Pieces of several parts whose steps do not overlap come in the order of the steps: files of a data set are often
-/// written in no order. Others stay in the order of the parts.
+/// written in no order. Rows that a writer spread over files come row by row in the order of their steps. Others stay in the
+/// order of the parts.
 fn in_order(pieces: Vec<Piece>, request: &Request) -> Vec<Piece> {
     let mut ranges: BTreeMap<u32, Option<(i64, i64)>> = BTreeMap::new();
     for piece in &pieces {
@@ -422,12 +423,58 @@ fn in_order(pieces: Vec<Piece>, request: &Request) -> Vec<Piece> {
     }
     sorted.sort_unstable();
     if sorted.windows(2).any(|pair| pair[0].1 >= pair[1].0) {
-        return pieces;
+        return by_step(&pieces, request).unwrap_or(pieces);
     }
     let place: HashMap<u32, usize> = sorted.iter().enumerate().map(|(at, (.., part))| (*part, at)).collect();
     let mut pieces = pieces;
     pieces.sort_by_key(|piece| place.get(&piece.batch.plan.part));
     pieces
+}
+
+/// The rows of several parts by step, if each part's steps rise and no step stands in two of them: then the parts share out
+/// one curve (by a hash, say). A step in two parts is an attempt that began again.
+fn by_step(pieces: &[Piece], request: &Request) -> Option<Vec<Piece>> {
+    let mut rows: Vec<(i64, u32, usize, usize)> = Vec::new();
+    let mut last: HashMap<u32, i64> = HashMap::new();
+    for (index, piece) in pieces.iter().enumerate() {
+        let plan = &piece.batch.plan;
+        if plan.layout.is_long {
+            return None;
+        }
+        let places = plan.step_places(request);
+        let steps = places.iter().map(|place| &piece.batch.columns[*place]);
+        let column =
+            steps.into_iter().find(|column| (0..piece.rows.count()).any(|at| column.has(piece.rows.row(at))))?;
+        for at in 0..piece.rows.count() {
+            let step = column.whole(piece.rows.row(at))?;
+            let before = last.insert(plan.part, step);
+            if before.is_some_and(|before| before > step) {
+                return None;
+            }
+            rows.push((step, plan.part, index, at));
+        }
+    }
+    rows.sort_unstable();
+    if rows.windows(2).any(|pair| pair[0].0 == pair[1].0 && pair[0].1 != pair[1].1) {
+        return None;
+    }
+    // Of each piece, its rows in their new order; each stretch of one piece is a range of them.
+    let mut orders: Vec<Vec<u32>> = vec![Vec::new(); pieces.len()];
+    let mut stretches: Vec<(usize, std::ops::Range<usize>)> = Vec::new();
+    for (_, _, index, at) in rows {
+        let order = &mut orders[index];
+        order.push(pieces[index].rows.row(at) as u32);
+        match stretches.last_mut() {
+            Some((newest, range)) if *newest == index => range.end = order.len(),
+            _ => stretches.push((index, order.len() - 1..order.len())),
+        }
+    }
+    let orders: Vec<Arc<Vec<u32>>> = orders.into_iter().map(Arc::new).collect();
+    let merged = stretches.into_iter().map(|(index, range)| Piece {
+        batch: pieces[index].batch.clone(),
+        rows: RowSet::Picked { order: orders[index].clone(), range },
+    });
+    Some(merged.collect())
 }
 
 /// Remembers cells of a signal of which nobody knows whether they were NaN or missing.

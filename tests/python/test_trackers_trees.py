@@ -1,0 +1,159 @@
+"""What MLflow's file store, DVCLive and Neptune left on disk, against what the trackers themselves say of it; and the
+trackers whose files are built byte by byte, against the truth beside them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gradscan as gs
+from conftest import ROOT, Count
+
+DATA = ROOT / "tests" / "data"
+Metrics = dict[str, list[tuple[int, float]]]
+
+
+def truth(name: str) -> dict[str, Any]:
+    path = DATA / "truth" / f"{name}.json"
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    assert found, f"{path} is empty"
+    return found
+
+
+MLFLOW, DVCLIVE, NEPTUNE = truth("mlflow"), truth("dvclive"), truth("neptune")
+
+
+def numbers(metrics: dict[str, list[list[Any]]]) -> Metrics:
+    """Metrics with at least one number; texts and truth values are none. A step of null counts the values before it."""
+    found: Metrics = {}
+    for name, points in metrics.items():
+        rows = [
+            (index if step is None else math.floor(step), float(value))
+            for index, (step, value) in enumerate(points)
+            if not isinstance(value, bool) and (not isinstance(value, str) or value in ("NaN", "Infinity", "-Infinity"))
+        ]
+        if rows:
+            found[name] = rows
+    return found
+
+
+def same(path: Path, want: Metrics, what: str, count: Count) -> gs.Recording:
+    """Every value of every metric, in order, at its step."""
+    recording = gs.read(path)
+    assert sorted(recording.names) == sorted(want)
+    compared = 0
+    for name, points in want.items():
+        steps, values = recording.series(name)
+        np.testing.assert_array_equal(steps, [step for step, _ in points], err_msg=name)
+        np.testing.assert_array_equal(values, [value for _, value in points], err_msg=name)
+        compared += len(points)
+    count(f"points of {what}", compared)
+    return recording
+
+
+def bad_steps(points: list[tuple[int, float]]) -> list[int]:
+    return [step for step, value in points if not math.isfinite(value)]
+
+
+def mlflow_run(run_id: str) -> Path:
+    found = sorted((DATA / "mlflow" / "runs").glob(f"mlruns/*/{run_id}"))
+    assert len(found) == 1, found
+    return found[0]
+
+
+ACTIVE = sorted(
+    key for key, run in MLFLOW.items() if run.get("lifecycle_stage") == run.get("experiment_stage") == "active"
+)
+
+
+@pytest.mark.parametrize("key", ACTIVE)
+def test_mlflow_says_the_same(key: str, count: Count) -> None:
+    run = MLFLOW[key]
+    run_id = key.split("/")[1]
+    recording = same(mlflow_run(run_id), numbers(run["metrics"]), f"mlflow/{run['name']}", count)
+    said = recording.metadata
+    wanted = (run_id, run["name"], run["status"], run["experiment_id"])
+    assert (said["run_id"], said["name"], said["status"], said["experiment_id"]) == wanted
+
+
+def test_mlflow_leaves_out_what_was_deleted(count: Count) -> None:
+    scan = gs.scan(DATA / "mlflow" / "runs", progress=False)
+    found = {run.rsplit("/", 1)[1] for run in scan}
+    assert found == {key.split("/")[1] for key in ACTIVE}
+    assert scan.summary()["skipped_files"] > 0
+    count("runs of mlflow", len(found))
+
+
+@pytest.mark.parametrize("name", ["nonfinite", "resumed", "killed", "healthy"])
+def test_mlflow_findings(name: str) -> None:
+    key = next(key for key in ACTIVE if MLFLOW[key]["name"] == name)
+    norms = numbers(MLFLOW[key]["metrics"])["train/grad_norm"]
+    scan = gs.scan(mlflow_run(key.split("/")[1]), progress=False)
+    bad = bad_steps(norms)
+    findings = scan.findings.filter(scan.findings["check"] == "nonfinite")
+    assert len(findings) == (1 if bad else 0)
+    if bad:
+        finding = findings.row(0, named=True)
+        assert (finding["metric"], finding["first_step"]) == ("train/grad_norm", bad[0])
+        assert finding["first_place"].startswith("metrics/train/grad_norm line ")
+    backward = sum(later < earlier for (earlier, _), (later, _) in itertools.pairwise(norms))
+    assert scan.runs["attempts"][0] == backward + 1
+    assert (backward > 0) == (name == "resumed")
+
+
+def test_mlflow_reads_on_behind_lines_that_mlflow_refuses() -> None:
+    (run,) = (DATA / "mlflow" / "odd-lines").glob("mlruns/0/*/")
+    recording = gs.read(run)
+    steps, values = recording.series("train/grad_norm")
+    assert steps.tolist() == [1, 2, 3, 4, 5, 6, 8, 9, 11, 12, 14, 15, 17, 18, 19, 20, 21, 22, 23]
+    assert np.flatnonzero(np.isnan(values)).tolist() == [15]
+    steps, values = recording.series("train/loss")
+    assert len(values) == 24
+    assert recording.series("eval/loss")[0].tolist() == [8, 16, 24, 25]
+    faults = recording.faults
+    assert faults["kind"].to_list().count("unparsable") == 3
+    assert "truncated" in faults["kind"].to_list()
+
+
+@pytest.mark.parametrize("name", sorted(DVCLIVE))
+def test_dvclive_says_the_same(name: str, count: Count) -> None:
+    want = numbers(DVCLIVE[name]["metrics"])
+    path = DATA / "dvclive" / name / "dvclive"
+    recording = same(path, want, f"dvclive/{name}", count)
+    scan = gs.scan(path, progress=False)
+    bad = bad_steps(want["grad norm" if name == "names" else "train/grad_norm"])
+    findings = scan.findings.filter(scan.findings["check"] == "nonfinite")
+    assert findings["first_step"].to_list() == bad[:1]
+    assert (len(bad) > 0) == (name != "healthy")
+    assert scan.runs["attempts"][0] == (2 if name == "resumed" else 1)
+    assert recording.faults.is_empty()
+
+
+def test_a_dvclive_directory_is_read_once() -> None:
+    scan = gs.scan(DATA / "dvclive" / "healthy", progress=False)
+    assert list(scan) == ["dvclive"]
+    assert scan.runs["format"].to_list() == ["dvclive"]
+
+
+def neptune(name: str) -> Path:
+    found = sorted((DATA / "neptune" / name).glob(".neptune/offline/*"))
+    assert len(found) == 1, found
+    return found[0]
+
+
+@pytest.mark.parametrize("name", sorted(NEPTUNE))
+def test_neptune_says_the_same(name: str, count: Count) -> None:
+    recording = same(neptune(name), numbers(NEPTUNE[name]["metrics"]), f"neptune/{name}", count)
+    assert recording.metadata["run_id"]
+
+
+def test_neptune_drops_nonfinite_values_itself() -> None:
+    steps, values = gs.read(neptune("nonfinite")).series("train/grad_norm")
+    assert np.isfinite(values).all()
+    assert sorted(set(range(1, 41)) - set(steps.tolist())) == [31, 34, 36]
