@@ -47,7 +47,8 @@ fn only(scan: &Scan) -> &Outcome {
 
 #[test]
 fn a_database_with_a_log_is_read_with_it_and_left_alone() {
-    let folder = folder(&[("mlflow_sql/wal/mlflow.db", "mlflow.db"), ("mlflow_sql/wal/mlflow.db-wal", "mlflow.db-wal")]);
+    let folder =
+        folder(&[("mlflow_sql/wal/mlflow.db", "mlflow.db"), ("mlflow_sql/wal/mlflow.db-wal", "mlflow.db-wal")]);
     let before = listing(folder.path());
     let found = scanned(folder.path());
     // Steps 21 to 40, the damaged ones among them, are in the log alone.
@@ -92,7 +93,8 @@ fn a_hot_journal_is_neither_rolled_back_nor_removed() {
 #[test]
 fn a_read_only_folder_is_no_obstacle() {
     use std::os::unix::fs::PermissionsExt;
-    let folder = folder(&[("mlflow_sql/wal/mlflow.db", "mlflow.db"), ("mlflow_sql/wal/mlflow.db-wal", "mlflow.db-wal")]);
+    let folder =
+        folder(&[("mlflow_sql/wal/mlflow.db", "mlflow.db"), ("mlflow_sql/wal/mlflow.db-wal", "mlflow.db-wal")]);
     let mode = |path: &Path, mode: u32| fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("a mode");
     for name in ["mlflow.db", "mlflow.db-wal"] {
         mode(&folder.path().join(name), 0o444);

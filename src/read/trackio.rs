@@ -353,7 +353,7 @@ mod tests {
         let nonfinite = named(&recordings, "nonfinite");
         // By the trainer's step, not by the number of calls.
         assert_eq!(nonfinite.axis.step_name.as_deref(), Some("train/global_step"));
-        let want = [(31, "NaN".to_owned()), (34, "inf".to_owned()), (36, "-inf".to_owned())];
+        let want = [(310, "NaN".to_owned()), (340, "inf".to_owned()), (360, "-inf".to_owned())];
         assert_eq!(odd(nonfinite, "train/grad_norm"), want);
         let resumed = named(&recordings, "resumed");
         assert_eq!(resumed.axis.step_name.as_deref(), Some("_step"));

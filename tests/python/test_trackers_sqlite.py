@@ -167,9 +167,9 @@ def test_trackio_nan_and_inf_at_the_trainers_steps() -> None:
     recording = trackio("runs", "nonfinite")
     assert recording.step_name == "train/global_step"
     steps, values = recording.series("train/grad_norm")
-    assert steps[np.isnan(values)].tolist() == [31]
-    assert steps[values == np.inf].tolist() == [34]
-    assert steps[values == -np.inf].tolist() == [36]
+    assert steps[np.isnan(values)].tolist() == [310]
+    assert steps[values == np.inf].tolist() == [340]
+    assert steps[values == -np.inf].tolist() == [360]
 
 
 def test_trackio_killed_and_resumed() -> None:
