@@ -130,7 +130,7 @@ fn is_experiment(part: &Part) -> bool {
     part.name.rsplit('/').next() == Some(EXPERIMENT)
 }
 
-/// `{"type": "metric_msg", "payload": {"metric": {"metricName": "loss", "metricValue": 0.5, "step": 1, ...}, ...}}`
+/// `{"payload": {"local_timestamp": ..., "metric": {"metricName": "loss", "metricValue": 0.5, "step": 1}}, "type": "metric_msg"}`
 #[derive(Debug, Default)]
 struct Messages;
 
@@ -149,16 +149,16 @@ impl Dialect for Messages {
 }
 
 fn payload(cursor: &mut Cursor<'_>, found: &mut Found) -> Result<(), Stop> {
-    let (mut key_of_other, mut other) = (None, None);
+    let (mut key_of_other, mut other, mut time) = (None, None, None);
     while let Some(key) = cursor.next_key()? {
         if key.is("metric") {
-            metric(cursor, found)?;
+            metric(cursor, time, found)?;
         } else if key.is("local_timestamp") {
-            let time = json_events::number(cursor)?;
+            time = json_events::number(cursor)?;
             found.points.iter_mut().for_each(|point| point.time = time);
         } else if key.is("key") {
             key_of_other = string(cursor)?;
-        } else if key.is("val") || key.is("value") {
+        } else if key.is("value") {
             other = string(cursor)?;
         } else {
             cursor.skip_value()?;
@@ -170,7 +170,7 @@ fn payload(cursor: &mut Cursor<'_>, found: &mut Found) -> Result<(), Stop> {
     Ok(())
 }
 
-fn metric(cursor: &mut Cursor<'_>, found: &mut Found) -> Result<(), Stop> {
+fn metric(cursor: &mut Cursor<'_>, time: Option<f64>, found: &mut Found) -> Result<(), Stop> {
     if !enters(cursor)? {
         return Ok(());
     }
@@ -188,7 +188,7 @@ fn metric(cursor: &mut Cursor<'_>, found: &mut Found) -> Result<(), Stop> {
     }
     if let (Some(name), Some(value)) = (name, value) {
         let name = found.name(name);
-        found.point(Point { name, value, step, time: None });
+        found.point(Point { name, value, step, time });
     }
     Ok(())
 }
@@ -234,7 +234,7 @@ mod tests {
     fn log() -> String {
         let mut log = String::from(
             "{\"type\": \"ws_msg\", \"payload\": {\"local_timestamp\": 1, \"stdout\": \"loss nan\"}}\n\
-             {\"type\": \"log_other\", \"payload\": {\"key\": \"Name\", \"val\": \"a run\"}}\n\
+             {\"type\": \"log_other\", \"payload\": {\"key\": \"Name\", \"value\": \"a run\"}}\n\
              {\"type\": \"parameter_msg\", \"payload\": {\"param\": {\"paramName\": \"lr\", \"paramValue\": \"NaN\", \"step\": 0}}}\n",
         );
         for (step, norm) in [("1", "0.5"), ("2", "\"NaN\""), ("3", "\"-Infinity\""), ("null", "1")] {
