@@ -273,7 +273,8 @@ mod tests {
     fn archives_of_one_key_are_attempts() {
         let key = "resumed1".repeat(5);
         let log = |steps: std::ops::Range<i64>| -> String {
-            steps.map(|step| message("grad_norm", &format!("0.{step}"), &step.to_string())).collect()
+            let first = steps.start;
+            steps.map(|step| message("grad_norm", &format!("{first}.{step}"), &step.to_string())).collect()
         };
         let files = Memory::new([
             (format!("runs/{key}.zip/messages.json"), log(1..9)),
