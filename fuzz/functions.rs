@@ -7,6 +7,7 @@ use gradscan::kernel::{checksum::crc32c, level::Level};
 use gradscan::model::{Format, Limits, Part, Source};
 use gradscan::read::{Request, reader};
 use gradscan::wire::json::{Cursor, Kind, Path, RowScanner, Rows, Sink, Skip, Skipper, Stop, Text, Want};
+use gradscan::wire::leveldb::{self, CHUNK_HEADER};
 use gradscan::wire::lines::{Ending, Lines};
 use gradscan::wire::numbers::{parse_f64, parse_text_value};
 use gradscan::wire::parquet_pages::{Batch, Decoder, Footer, PageHeader, Physical, TAIL, footer_length};
@@ -28,6 +29,8 @@ pub const ALL: &[(&str, Function)] = &[
     ("hf_trainer", hf_trainer),
     ("jsonl", jsonl),
     ("tensorboard", tensorboard),
+    ("wandb", wandb),
+    ("swanlab", swanlab),
     ("csv", csv),
     ("mlflow", mlflow),
     ("dvclive", dvclive),
@@ -101,6 +104,78 @@ pub fn tensorboard(data: &[u8]) {
     let whole = [&scalar[..], &framed(data), &event(&field(0x42, data)), &scalar].concat();
     for bytes in [data, &[&scalar[..], data, &scalar].concat(), &whole] {
         source(Format::TensorBoard, &[("events.out.tfevents.1.host", bytes), ("events.out.tfevents.2.host", &scalar)]);
+    }
+}
+
+/// A field of a protobuf message that holds bytes.
+fn field(number: u32, inner: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for mut value in [u64::from(number) << 3 | 2, inner.len() as u64] {
+        while value >= 0x80 {
+            bytes.push(value as u8 | 0x80);
+            value >>= 7;
+        }
+        bytes.push(value as u8);
+    }
+    [&bytes, inner].concat()
+}
+
+/// A log with these records, each in one chunk with a right checksum, in one block.
+fn transactions(header: &[u8], records: &[&[u8]]) -> Vec<u8> {
+    let mut file = header.to_vec();
+    for record in records {
+        let room = leveldb::BLOCK as usize - file.len() % leveldb::BLOCK as usize;
+        let payload = &record[..record.len().min(room.saturating_sub(CHUNK_HEADER))];
+        let body = [&[1], payload].concat();
+        file.extend(leveldb::checksum(&body).to_le_bytes());
+        file.extend((payload.len() as u16).to_le_bytes());
+        file.extend(body);
+    }
+    file
+}
+
+/// The bytes as a log, and as record, row, item, value, definition and run of one whose checksums are right.
+pub fn wandb(data: &[u8]) {
+    const HEADER: &[u8] = b":W&B\xe1\xbe\0";
+    let item = |value: &[u8]| field(1, &[field(2, b"grad_norm"), value.to_vec()].concat());
+    let row = |inner: &[u8]| field(2, inner);
+    let sound = row(&item(&field(16, b"NaN")));
+    let records = [
+        data.to_vec(),
+        row(data),
+        row(&field(1, data)),
+        row(&item(&field(16, data))),
+        row(&[item(data), field(1, &[field(2, data), field(16, b"{\"a\": {\"_type\": \"x\"}}")].concat())].concat()),
+        field(12, data),
+        field(17, data),
+        field(18, data),
+        sound.clone(),
+    ];
+    let whole = transactions(HEADER, &records.iter().map(Vec::as_slice).collect::<Vec<_>>());
+    let between = [&transactions(HEADER, &[&sound])[..], data, &transactions(b"", &[&sound])].concat();
+    for bytes in [data, &[HEADER, data].concat(), &whole, &between] {
+        source(Format::Wandb, &[("run-a.wandb", bytes), ("run-b.wandb", &whole[..whole.len() / 2])]);
+    }
+}
+
+/// As `wandb`: log, record, point, value, start and end of a run, and the JSON of the older generation.
+pub fn swanlab(data: &[u8]) {
+    const HEADER: &[u8] = b":SWL\xd6\xe1\x02";
+    let point = |value: &[u8]| field(13, &[field(1, b"grad_norm"), value.to_vec()].concat());
+    let text = |inner: &[u8]| [b"{\"model_type\": \"Scalar\", \"data\": ", inner, b"}"].concat();
+    let records = [
+        data.to_vec(),
+        field(13, data),
+        point(data),
+        point(&field(5, data)),
+        field(10, data),
+        field(11, data),
+        text(data),
+        text(&[b"{\"key\": \"grad_norm\", \"metric\": ", data, b"}"].concat()),
+    ];
+    let whole = transactions(HEADER, &records.iter().map(Vec::as_slice).collect::<Vec<_>>());
+    for bytes in [data, &[HEADER, data].concat(), &whole] {
+        source(Format::Swanlab, &[("run-a.swanlab", bytes), ("backup.swanlab", &whole[..whole.len() / 2])]);
     }
 }
 

@@ -35,6 +35,8 @@ pub enum Format {
     MlflowSql,
     /// Transaction logs of W&B (`*.wandb`).
     Wandb,
+    /// Logs of SwanLab (`*.swanlab`).
+    Swanlab,
     /// Arrays given in memory (`scan_series`, `scan_frame`).
     Memory,
 }
@@ -64,6 +66,7 @@ impl Format {
             Self::Torchtune => "torchtune",
             Self::MlflowSql => "mlflow_sql",
             Self::Wandb => "wandb",
+            Self::Swanlab => "swanlab",
             Self::Memory => "memory",
         }
     }

@@ -87,6 +87,9 @@ impl Reader for Jsonl {
 
     fn recognise_name(&self, path: &str) -> Confidence {
         let name = path.rsplit('/').next().unwrap_or(path).to_ascii_lowercase();
+        if NO_LOGS.contains(&name.as_str()) {
+            return Confidence::No;
+        }
         if USUAL_NAMES.contains(&name.as_str()) {
             return Confidence::Likely;
         }
@@ -96,6 +99,9 @@ impl Reader for Jsonl {
 
     fn recognise(&self, path: &str, head: &[u8]) -> Confidence {
         let by_name = self.recognise_name(path);
+        if NO_LOGS.contains(&path.rsplit('/').next().unwrap_or(path)) {
+            return Confidence::No;
+        }
         if is_git_lfs_pointer(head) {
             // A pointer has no lines of JSON; only the name says what it stands for.
             let promises = by_name == Confidence::Likely || path.to_ascii_lowercase().ends_with("jsonl");
@@ -140,6 +146,10 @@ const USUAL_NAMES: &[&str] = &[
     "progress.json",
     "scalars.json",
 ];
+
+/// What trackers write beside their logs: the last value of each metric, and of the machine. No curve, though one of them
+/// is an object with a step on one line.
+const NO_LOGS: &[&str] = &["wandb-summary.json", "wandb-metadata.json", "swanlab-metadata.json"];
 
 enum Head {
     /// Objects with a step and a number, or a metric that the checks know.

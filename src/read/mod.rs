@@ -32,6 +32,7 @@ mod parquet_columns;
 #[cfg(feature = "parquet")]
 pub mod rlprobe;
 mod series;
+pub mod swanlab;
 #[cfg(feature = "tables")]
 pub mod table;
 pub mod tensorboard;
@@ -465,6 +466,7 @@ pub static READERS: &[&dyn Reader] = &[
     &neptune::Neptune,
     &torchtune::Torchtune,
     &wandb::Wandb,
+    &swanlab::Swanlab,
     &csv::Csv,
     #[cfg(feature = "tables")]
     &parquet::ParquetTable,

@@ -1,7 +1,9 @@
 //! Transaction logs: what the readers of W&B and SwanLab share, from the file header to whole records.
 
-use super::{Builder, Progress, Rejected, StreamDecoder, is_git_lfs_pointer};
-use crate::model::{Fault, FaultKind, PlaceUnit};
+use std::collections::HashMap;
+
+use super::{Builder, Progress, Rejected, Session, StreamDecoder, is_git_lfs_pointer, single};
+use crate::model::{Entry, Fault, FaultKind, Format, Part, PlaceUnit, Source};
 use crate::wire::leveldb::{FILE_HEADER, FileHeader, Log, Next, Passed, Record};
 
 /// What makes rows of records.
@@ -37,7 +39,6 @@ impl<'r, R: Records> Transactions<'r, R> {
     /// Why the file that was read is no log, if it is none. An empty one is: its writer never came to flush.
     pub fn rejected(&self) -> Option<Rejected> {
         let name = String::from_utf8_lossy(&self.header.ident);
-        let want = self.header.version;
         Some(match self.refusal? {
             Refusal::Pointer => Rejected::unreadable("git-lfs-pointer", "a Git LFS pointer in place of the file"),
             Refusal::Cut(count) => Rejected::unreadable(
@@ -48,6 +49,8 @@ impl<'r, R: Records> Transactions<'r, R> {
                 Rejected::unreadable("not-a-recording", format!("it does not begin with the header of a {name} log"))
             }
             Refusal::Version(found) => {
+                let want: Vec<String> = self.header.versions.iter().map(u8::to_string).collect();
+                let want = want.join(" or ");
                 Rejected::unreadable("version", format!("version {found} of a {name} log, want {want}"))
             }
         })
@@ -59,7 +62,7 @@ impl<'r, R: Records> Transactions<'r, R> {
             return Some(Err(Refusal::Pointer));
         }
         match self.header.version_of(window) {
-            Some(version) if version == self.header.version => Some(Ok(Log::new(limit))),
+            Some(version) if self.header.versions.contains(&version) => Some(Ok(Log::new(limit))),
             Some(version) => Some(Err(Refusal::Version(version))),
             None if window.len() >= FILE_HEADER => Some(Err(Refusal::Foreign)),
             None if end && self.header.may_begin(window) => Some(Err(Refusal::Cut(window.len()))),
@@ -112,4 +115,106 @@ fn tell(begin: u64, bytes: u64, passed: Passed, into: &mut Builder<'_>) {
     };
     let place = into.place(PlaceUnit::Byte, begin);
     into.fault(Fault::new(kind, place, detail));
+}
+
+/// Reads the parts of one run, in order, into one recording.
+pub fn read_parts<R: Records>(
+    source: &Source,
+    session: &mut Session<'_>,
+    builder: &mut Builder<'_>,
+    header: &'static FileHeader,
+    records: &mut R,
+    begin: impl Fn(&mut R),
+) -> Result<(), Rejected> {
+    let (mut readable, mut refused) = (0, None);
+    for (index, part) in source.parts.iter().enumerate() {
+        builder.begin_part(index as u32);
+        begin(records);
+        let mut decoder = Transactions::new(header, records);
+        let rejected = match session.stream(part, &mut decoder, builder) {
+            Ok(()) => decoder.rejected(),
+            Err(Rejected::Cancelled) => return Err(Rejected::Cancelled),
+            Err(rejected) => Some(rejected),
+        };
+        let Some(rejected) = rejected else {
+            readable += 1;
+            continue;
+        };
+        if source.parts.len() > 1 {
+            let kind = match &rejected {
+                Rejected::Io(_) => FaultKind::Io,
+                _ if rejected.code() == "cut-header" => FaultKind::Truncated,
+                _ if rejected.code() == "version" => FaultKind::Version,
+                _ => FaultKind::Unparsable,
+            };
+            let place = builder.place(PlaceUnit::Byte, 0);
+            builder.fault(Fault::new(kind, place, rejected.to_string()));
+        }
+        refused.get_or_insert(rejected);
+    }
+    match refused {
+        Some(rejected) if readable == 0 => Err(rejected),
+        _ => Ok(()),
+    }
+}
+
+/// Groups logs: those that lie in directories `run-<time>-<id>` or `offline-run-<time>-<id>` of one folder are one recording
+/// for each id, in the order of their times; every other file is one by itself. `id_of` gives the run id that a file's name says.
+pub fn group<'e>(
+    format: Format,
+    entries: &'e [Entry],
+    own: &[usize],
+    id_of: impl Fn(&'e Entry) -> Option<&'e str>,
+) -> Vec<Source> {
+    let mut sources: Vec<Source> = Vec::new();
+    let mut runs: HashMap<(&str, &str), Vec<(&str, &Entry)>> = HashMap::new();
+    for entry in own.iter().map(|index| &entries[*index]) {
+        match id_of(entry).and_then(|id| run_directory(entry, id)) {
+            Some(Home { folder, id, time }) => runs.entry((folder, id)).or_default().push((time, entry)),
+            None => sources.push(single(format, entry)),
+        }
+    }
+    for mut attempts in runs.into_values() {
+        attempts.sort_by(|(a, first), (b, second)| a.cmp(b).then_with(|| first.path.cmp(&second.path)));
+        // The first directory names the recording: it stays the same when the run is resumed once more.
+        let home = attempts[0].1.parent().to_owned();
+        let name = |entry: &Entry| match attempts.len() {
+            1 => entry.name().to_owned(),
+            _ => {
+                let directory = entry.parent();
+                format!("{}/{}", directory.rsplit('/').next().unwrap_or(directory), entry.name())
+            }
+        };
+        let parts = attempts
+            .iter()
+            .map(|(_, entry)| Part { path: entry.path.clone(), name: name(entry), size: entry.size })
+            .collect();
+        sources.push(Source { format, path: home.clone(), directory: home, parts });
+    }
+    sources.sort_by(|a, b| a.path.cmp(&b.path));
+    sources
+}
+
+/// Where a tracker puts the logs of one process of a run.
+struct Home<'e> {
+    folder: &'e str,
+    id: &'e str,
+    time: &'e str,
+}
+
+/// The run directory of a log, if it lies in one of its own id.
+fn run_directory<'e>(entry: &'e Entry, id: &'e str) -> Option<Home<'e>> {
+    let (folder, _) = entry.parent().rsplit_once('/').unwrap_or(("", entry.parent()));
+    let (time, own) = split_directory(entry)?;
+    (own == id).then_some(Home { folder, id, time })
+}
+
+/// Time and id in the name of the directory of a log: `offline-run-20260102_030405-abc`.
+pub fn split_directory(entry: &Entry) -> Option<(&str, &str)> {
+    let parent = entry.parent();
+    let name = parent.rsplit('/').next().unwrap_or(parent);
+    let behind = name.strip_prefix("offline-").unwrap_or(name).strip_prefix("run-")?;
+    let (time, id) = behind.split_at_checked("YYYYMMDD_HHMMSS".len())?;
+    let is_time = time.bytes().enumerate().all(|(at, byte)| if at == 8 { byte == b'_' } else { byte.is_ascii_digit() });
+    Some((time, id.strip_prefix('-')?)).filter(|_| is_time)
 }

@@ -20,15 +20,15 @@ const CHECKS: (u64, u64) = (64, 4 << 20);
 /// Zero bytes at the end of a file that are no part of a payload.
 const ZERO_TAIL: u64 = 16;
 
-/// The file header: four letters, two bytes that mark the order of bytes, the version.
+/// The file header: four letters, two bytes of magic, the version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileHeader {
     /// `:W&B`, `:SWL`.
     pub ident: [u8; 4],
     /// As they stand in the file.
     pub magic: [u8; 2],
-    /// The version that is read.
-    pub version: u8,
+    /// The versions that are read.
+    pub versions: &'static [u8],
 }
 
 impl FileHeader {
@@ -39,14 +39,13 @@ impl FileHeader {
 
     /// Whether bytes too few for a header may become one.
     pub fn may_begin(&self, bytes: &[u8]) -> bool {
-        let whole = [&self.ident[..], &self.magic, &[self.version]].concat();
-        whole.starts_with(bytes)
+        [&self.ident[..], &self.magic].concat().starts_with(bytes)
     }
 
-    /// The header as bytes.
-    pub fn bytes(&self) -> [u8; FILE_HEADER] {
+    /// The header of a version.
+    pub fn bytes(&self, version: u8) -> [u8; FILE_HEADER] {
         let ([a, b, c, d], [e, f]) = (self.ident, self.magic);
-        [a, b, c, d, e, f, self.version]
+        [a, b, c, d, e, f, version]
     }
 }
 
@@ -311,7 +310,7 @@ fn fingerprint(before: u64, crc: u32, length: usize) -> u64 {
 /// The writing side, for tests.
 #[cfg(test)]
 pub(crate) mod writer {
-    use super::{BLOCK, CHUNK_HEADER, FIRST, FULL, FileHeader, LAST, checksum};
+    use super::{BLOCK, CHUNK_HEADER, FILE_HEADER, FIRST, FULL, LAST, checksum};
 
     /// One chunk.
     pub fn chunk(kind: u8, payload: &[u8]) -> Vec<u8> {
@@ -321,8 +320,8 @@ pub(crate) mod writer {
     }
 
     /// A file with these records, cut into chunks as the trackers do.
-    pub fn log<B: AsRef<[u8]>>(header: FileHeader, records: impl IntoIterator<Item = B>) -> Vec<u8> {
-        let mut file = header.bytes().to_vec();
+    pub fn log<B: AsRef<[u8]>>(header: [u8; FILE_HEADER], records: impl IntoIterator<Item = B>) -> Vec<u8> {
+        let mut file = header.to_vec();
         for record in records {
             let mut rest = record.as_ref();
             let mut is_first = true;
@@ -355,7 +354,8 @@ mod tests {
     use super::writer::{chunk, log};
     use super::*;
 
-    const HEADER: FileHeader = FileHeader { ident: *b":W&B", magic: [0xe1, 0xbe], version: 0 };
+    const FORMAT: FileHeader = FileHeader { ident: *b":W&B", magic: [0xe1, 0xbe], versions: &[0] };
+    const HEADER: [u8; FILE_HEADER] = *b":W&B\xe1\xbe\0";
 
     /// Records and stretches that were passed over, as windows of at most `window` bytes show them.
     fn walk(file: &[u8], window: usize, limit: usize) -> (Vec<(u64, Vec<u8>)>, Vec<(u64, u64, Passed)>) {
@@ -389,10 +389,10 @@ mod tests {
     #[test]
     fn known_answers() {
         assert_eq!(checksum(b"123456789"), 0xcbf4_3926);
-        assert_eq!(HEADER.bytes(), *b":W&B\xe1\xbe\0");
-        assert_eq!(HEADER.version_of(b":W&B\xe1\xbe\x07rest"), Some(7));
-        assert_eq!(HEADER.version_of(b":W&B\xbe\xe1\0"), None);
-        assert!(HEADER.may_begin(b":W&") && !HEADER.may_begin(b":SW") && HEADER.may_begin(b""));
+        assert_eq!(FORMAT.bytes(0), HEADER);
+        assert_eq!(FORMAT.version_of(b":W&B\xe1\xbe\x07rest"), Some(7));
+        assert_eq!(FORMAT.version_of(b":W&B\xbe\xe1\0"), None);
+        assert!(FORMAT.may_begin(b":W&") && !FORMAT.may_begin(b":SW") && FORMAT.may_begin(b""));
     }
 
     #[test]
@@ -488,10 +488,10 @@ mod tests {
 
     #[test]
     fn what_lacks_its_begin_or_end_is_passed_over() {
-        let middle = [&HEADER.bytes()[..], &chunk(3, b"x"), &chunk(LAST, b"y"), &chunk(FULL, b"whole")].concat();
+        let middle = [&HEADER[..], &chunk(3, b"x"), &chunk(LAST, b"y"), &chunk(FULL, b"whole")].concat();
         let (records, passed) = walk(&middle, 1 << 20, 1 << 20);
         assert_eq!((records.len(), passed), (1, vec![(7, 16, Passed::Damage)]));
-        let begun = [&HEADER.bytes()[..], &chunk(FIRST, b"x"), &chunk(FULL, b"whole")].concat();
+        let begun = [&HEADER[..], &chunk(FIRST, b"x"), &chunk(FULL, b"whole")].concat();
         let (records, passed) = walk(&begun, 1 << 20, 1 << 20);
         assert_eq!((records.len(), passed), (1, vec![(7, 8, Passed::Unfinished)]));
     }
@@ -515,7 +515,7 @@ mod tests {
     #[test]
     fn a_file_of_nothing_but_chunk_headers_ends_in_time() {
         // Each of these could be the header of a long chunk.
-        let file: Vec<u8> = HEADER.bytes().into_iter().chain((0..1 << 20).map(|_| 1)).collect();
+        let file: Vec<u8> = HEADER.into_iter().chain((0..1 << 20).map(|_| 1)).collect();
         let (records, passed) = walk(&file, 1 << 18, 1 << 20);
         assert_eq!((records.len(), passed.len()), (0, 1));
     }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::model::FaultKind;
 use crate::model::recording::Doubt;
 use crate::model::{EntryKind, Limits, Role, Signal};
 use crate::read::Request;
@@ -59,7 +60,7 @@ fn exit(code: u64) -> Vec<u8> {
 }
 
 fn file(records: &[Vec<u8>]) -> Vec<u8> {
-    log(HEADER, records)
+    log(HEADER.bytes(0), records)
 }
 
 fn read_with(files: &[Vec<u8>], chunk: usize, request: &Request, limits: &Limits) -> Result<Recording, Rejected> {
@@ -405,7 +406,7 @@ fn what_is_no_log_says_why() {
     assert_eq!(code(b"version https://git-lfs.github.com/spec/v1\noid").unwrap_err(), "git-lfs-pointer");
     // Its writer never came to flush.
     assert_eq!(code(b"").unwrap().records, 0);
-    assert_eq!(code(&HEADER.bytes()).unwrap().records, 0);
+    assert_eq!(code(&HEADER.bytes(0)).unwrap().records, 0);
 }
 
 #[test]

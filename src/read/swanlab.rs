@@ -1,0 +1,80 @@
+#![doc = include_str!("swanlab.md")]
+
+mod log;
+
+use super::transactions::{group, read_parts, split_directory};
+use super::{About, Confidence, Reader, Rejected, Session, Tracker};
+use crate::model::{Entry, Format, Recording, Source};
+
+/// The name of a log of the 0.6 and 0.7 series.
+const BACKUP: &str = "backup.swanlab";
+/// A database of another generation, under the same suffix.
+const DATABASE: &str = "runs.swanlab";
+
+/// The reader of SwanLab's logs.
+pub struct Swanlab;
+
+impl Reader for Swanlab {
+    fn format(&self) -> Format {
+        Format::Swanlab
+    }
+
+    fn version(&self) -> u32 {
+        1
+    }
+
+    fn about(&self) -> About {
+        About {
+            files: "run-*.swanlab, backup.swanlab; the directories of one run id in one folder are one recording",
+            nonfinite: "IEEE NaN and Inf; before 0.8 \"NaN\", and \"INF\" for both signs of Inf",
+            missing: "no record",
+            not_read: "console text, media, configuration, system metrics",
+        }
+    }
+
+    fn trackers(&self) -> &'static [Tracker] {
+        &[
+            Tracker {
+                name: "SwanLab",
+                version: "0.10.3",
+                files: "swanlog/run-*-<id>/run-<id>.swanlab",
+                nonfinite: "IEEE NaN and Inf",
+                missing: "no record",
+                not_read: "console text, media, files/",
+            },
+            Tracker {
+                name: "SwanLab before 0.8 (cloud, offline)",
+                version: "0.6.8",
+                files: "swanlog/run-*-<id>/backup.swanlab",
+                nonfinite: "\"NaN\"; \"INF\" for both signs of Inf",
+                missing: "no record",
+                not_read: "console text, media, files/",
+            },
+        ]
+    }
+
+    fn recognise_name(&self, path: &str) -> Confidence {
+        let name = path.rsplit('/').next().unwrap_or(path);
+        let is_log = name.ends_with(".swanlab") && name != DATABASE;
+        if is_log { Confidence::Certain } else { Confidence::No }
+    }
+
+    fn recognise(&self, path: &str, head: &[u8]) -> Confidence {
+        if log::HEADER.version_of(head).is_some() { Confidence::Certain } else { self.recognise_name(path) }
+    }
+
+    fn group(&self, entries: &[Entry], own: &[usize]) -> Vec<Source> {
+        group(Format::Swanlab, entries, own, |entry| match entry.plain_name() {
+            BACKUP => split_directory(entry).map(|(_, id)| id),
+            name => name.strip_suffix(".swanlab")?.strip_prefix("run-"),
+        })
+    }
+
+    fn read(&self, source: &Source, session: &mut Session<'_>) -> Result<Vec<Recording>, Rejected> {
+        let mut builder = session.builder_of_points(Format::Swanlab, false);
+        let mut log = log::Log::default();
+        read_parts(source, session, &mut builder, &log::HEADER, &mut log, log::Log::begin_part)?;
+        log.describe(&mut builder);
+        Ok(vec![builder.finish()])
+    }
+}
