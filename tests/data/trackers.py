@@ -12,6 +12,7 @@ these, NaN and Inf are the texts "NaN", "Infinity", "-Infinity". README.md says 
 from __future__ import annotations
 
 import contextlib
+import csv
 import json
 import math
 import os
@@ -52,6 +53,9 @@ ENVIRONMENTS: dict[str, tuple[str, ...]] = {
     "comet": ("comet-ml==3.58.8", "numpy==2.4.6"),
     "clearml": ("clearml==2.1.12",),
     "neptune": ("neptune==1.14.0.post2",),
+    "loggers": ("keras==3.15.1", "scipy==1.17.1", "orjson==3.13.0", "numpy==2.4.6"),
+    # Its logger alone is loaded, with an empty module in torch's place.
+    "sb3": ("--no-deps", "stable-baselines3==2.9.2", "numpy==2.4.6"),
 }
 
 Row = dict[str, Any]
@@ -98,8 +102,8 @@ def plain(value: Any) -> Any:
 def killed(job: str, directory: Path) -> None:
     """Runs `job` until it prints READY, then kills its helper processes and it, as a dying node does."""
     command = [sys.executable, __file__, "--write", job, str(directory)]
-    # Else it would share W&B's helper with this process.
-    variables = {key: value for key, value in os.environ.items() if not key.startswith("WANDB_")}
+    # Else it would share W&B's helper, or ClearML's task, with this process.
+    variables = {key: value for key, value in os.environ.items() if not key.startswith(("WANDB_", "CLEARML_", "TRAINS_"))}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=variables) as child:
         assert child.stdout is not None
         for line in child.stdout:
@@ -1034,8 +1038,7 @@ def comet_write(home: Home) -> None:
     killed("comet-killed", directory)
     left = next(directory.rglob("messages.json")).parent
     left.rename(directory / "tmp0killed")
-    for each in [each for each in directory.iterdir() if each.name != "tmp0killed"]:
-        shutil.rmtree(each)
+    (directory / "temporary").rmdir()
 
 
 def comet_killed(_: str, directory: Path) -> None:
@@ -1056,7 +1059,8 @@ def comet_truth() -> dict[str, Row]:
     for file in sorted([*(HERE / "comet").rglob("*.zip"), *(HERE / "comet").rglob("messages.json")]):
         if file.suffix == ".zip":
             with zipfile.ZipFile(file) as archive:
-                names, text = archive.namelist(), archive.read("messages.json").decode()
+                names = archive.namelist()
+                text = archive.read("messages.json").decode() if names else ""
         else:
             names, text = [each.name for each in file.parent.iterdir()], file.read_text()
         metrics: Row = {}
@@ -1076,6 +1080,8 @@ def comet_truth() -> dict[str, Row]:
 def clearml_task(directory: Path, name: str) -> Any:
     """An offline task."""
     os.environ["CLEARML_CACHE_DIR"] = str(directory)
+    Path("train.py").write_text("import clearml\n")
+    sys.argv[0] = str(Path("train.py").resolve())  # it looks for the script's repository
     from clearml import Task
 
     Task.set_offline(offline_mode=True)
@@ -1128,7 +1134,9 @@ def clearml_keep(session: Path, place: Path, name: str) -> None:
     new = f"offline-{name.encode().hex():0<32}"[:40]
     (place / new).mkdir(parents=True, exist_ok=True)
     for file in session.iterdir():
-        text = file.read_text().replace(session.name, new)
+        if file.is_dir():
+            continue
+        text = file.read_text().replace(session.name, new).replace(str(session.parents[1]), "/cache")
         if file.name == "task.json":
             told = json.loads(text)
             told["script"], told["offline_folder"] = {}, f"/cache/offline/{new}"
@@ -1243,6 +1251,102 @@ def neptune_truth() -> dict[str, Row]:
     return {"neptune": told}
 
 
+# --- loggers without a tracker ---------------------------------------------------------------------------------------
+
+
+def loggers_write(home: Home) -> None:
+    """Keras' and verl's files by the code that writes them; what needs torch is built byte by byte as it does."""
+    os.environ["KERAS_BACKEND"] = "numpy"
+    import keras
+    import orjson
+
+    place = home("csv/keras-logger") / "training.csv"
+    place.parent.mkdir()
+    model = types.SimpleNamespace(stop_training=False)
+    for first, last in ((1, 12), (10, 20)):  # the second resumes from epoch 9 and appends
+        logger = keras.callbacks.CSVLogger(str(place), append=first > 1)
+        logger.set_model(model)
+        logger.on_train_begin()
+        for step, train, _ in rows(last, 91, {11: NAN} if first == 1 else None):
+            if step >= first:
+                logs = {"loss": train["train/grad_norm"], "learning_rate": train["train/learning_rate"]}
+                logger.on_epoch_end(step - 1, logs | ({"val_loss": 1 / step} if step % 2 == 0 else {}))
+        logger.on_train_end()
+
+    place = home("jsonl/verl-logger") / "fixtures" / "run.jsonl"
+    place.parent.mkdir(parents=True)
+    with place.open("wb") as file:
+        for step, train, evaluation in rows(32, 92, {21: NAN, 24: INF}):
+            data = {"actor/grad_norm": train["train/grad_norm"], "actor/loss": train["train/loss"], "actor/lr": 1e-6}
+            data |= {f"val-core/{key}": value for key, value in evaluation.items()}
+            file.write(orjson.dumps({"step": step, "data": data}, option=orjson.OPT_SERIALIZE_NUMPY) + b"\n")
+
+    # mmengine: LocalVisBackend and LoggerHook write the same rows twice, `json.dump` and a line end each.
+    place = home("jsonl/mmengine") / "20260102_030405"
+    (place / "vis_data").mkdir(parents=True)
+    lines = []
+    for step, train, evaluation in rows(40, 93, DAMAGE):
+        timed = {"data_time": 0.01, "time": 0.25, "epoch": 1 + step // 20, "iter": step, "memory": 1024, "step": step}
+        norm = {"loss": train["train/loss"], "grad_norm": train["train/grad_norm"]}
+        lines.append({"lr": train["train/learning_rate"], **norm, **timed})
+        if evaluation:
+            lines.append({"coco/bbox_mAP": evaluation["eval/accuracy"], "data_time": 0.02, "time": 0.5, "step": step // 8})
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    for file in (place / "vis_data" / "scalars.json", place / "vis_data" / f"{place.name}.json"):
+        file.write_text(text)
+
+    # DeepSpeed: `csv.writer` on a file opened for appending, the header again by each process.
+    place = home("deepspeed/monitor") / "job"
+    place.mkdir(parents=True)
+    for first, last, damage in ((1, 20, {18: NAN}), (13, 30, None)):
+        for tag in ("train_loss", "lr", "loss_scale"):
+            with (place / f"Train_Samples_{tag}.csv").open("a", newline="") as file:
+                writer = csv.writer(file)
+                writer.writerow(["step", tag])
+                for step, train, _ in rows(last, 94, damage):
+                    values = {"train_loss": train["train/grad_norm"], "lr": train["train/learning_rate"], "loss_scale": 65536.0}
+                    if step >= first:
+                        writer.writerow([step * 32, values[tag]])
+
+    # torchtune: DiskLogger's f-strings.
+    for name, seed, damage in (("log_1767323045.txt", 95, {}), ("log_1767409445.txt", 96, DAMAGE)):
+        place = home("torchtune/" + ("nonfinite" if damage else "healthy")) / name
+        place.parent.mkdir()
+        with place.open("a") as file:
+            for step, train, _ in rows(40, seed, damage):
+                payload = {"loss": train["train/loss"], "lr": train["train/learning_rate"]}
+                payload |= {"tokens_per_second_per_gpu": 1234.5, "grad_norm": train["train/grad_norm"]}
+                file.write(f"Step {step} | " + "".join(f"{key}:{value} " for key, value in payload.items()) + "\n")
+
+
+def sb3_write(home: Home) -> None:
+    """stable-baselines3's CSV and JSON by its logger."""
+    import importlib.util
+
+    sys.modules["torch"] = types.ModuleType("torch")
+    root = next(each for each in sys.path if (Path(each) / "stable_baselines3").is_dir())
+    spec = importlib.util.spec_from_file_location("logger", Path(root) / "stable_baselines3" / "common" / "logger.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    place = home("csv/sb3-logger")
+    place.mkdir()
+    formats = [module.CSVOutputFormat(str(place / "progress.csv")), module.JSONOutputFormat(str(place / "progress.json"))]
+    logger = module.Logger(str(place), formats)
+    for step, train, evaluation in rows(24, 97, {18: NAN, 20: INF}):
+        logger.record("time/total_timesteps", 2048 * step)
+        logger.record("time/iterations", step)
+        if step > 1:
+            logger.record("train/loss", train["train/loss"])
+            logger.record("train/value_loss", train["train/grad_norm"])
+        for key, value in evaluation.items():
+            logger.record(key, value)
+        logger.record("note", 'a "quoted", text', exclude="json")
+        logger.dump(2048 * step)
+    logger.close()
+
+
 # --- machinery -------------------------------------------------------------------------------------------------------
 
 
@@ -1268,6 +1372,7 @@ TRACKERS: dict[str, Tracker] = {
     "comet": Tracker({"comet": comet_write}, {"comet": comet_truth}),
     "clearml": Tracker({"clearml": clearml_write}, {"clearml": clearml_truth}),
     "neptune": Tracker({"neptune": neptune_write}, {"neptune": neptune_truth}),
+    "loggers": Tracker({"loggers": loggers_write, "sb3": sb3_write}, {}),
 }
 # Parts of a writer that run in a process of their own, to be killed: `name=argument`.
 VICTIMS: dict[str, Callable[[str, Path], None]] = {
