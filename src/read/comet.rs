@@ -149,13 +149,15 @@ impl Dialect for Messages {
 }
 
 fn payload(cursor: &mut Cursor<'_>, found: &mut Found) -> Result<(), Stop> {
-    let (mut key_of_other, mut other, mut time) = (None, None, None);
+    let (mut key_of_other, mut other, mut context, mut time) = (None, None, None, None);
     while let Some(key) = cursor.next_key()? {
         if key.is("metric") {
-            metric(cursor, time, found)?;
+            metric(cursor, context.as_deref(), time, found)?;
         } else if key.is("local_timestamp") {
             time = json_events::number(cursor)?;
             found.points.iter_mut().for_each(|point| point.time = time);
+        } else if key.is("context") {
+            context = string(cursor)?;
         } else if key.is("key") {
             key_of_other = string(cursor)?;
         } else if key.is("value") {
@@ -170,7 +172,7 @@ fn payload(cursor: &mut Cursor<'_>, found: &mut Found) -> Result<(), Stop> {
     Ok(())
 }
 
-fn metric(cursor: &mut Cursor<'_>, time: Option<f64>, found: &mut Found) -> Result<(), Stop> {
+fn metric(cursor: &mut Cursor<'_>, context: Option<&str>, time: Option<f64>, found: &mut Found) -> Result<(), Stop> {
     if !enters(cursor)? {
         return Ok(());
     }
@@ -187,7 +189,8 @@ fn metric(cursor: &mut Cursor<'_>, time: Option<f64>, found: &mut Found) -> Resu
         }
     }
     if let (Some(name), Some(value)) = (name, value) {
-        let name = found.name(name);
+        // As Comet shows it: the loss of a test must not pass for that of the training.
+        let name = found.name(context.map_or_else(|| name.clone(), |context| format!("{context}_{name}")));
         found.point(Point { name, value, step, time });
     }
     Ok(())
@@ -196,7 +199,7 @@ fn metric(cursor: &mut Cursor<'_>, time: Option<f64>, found: &mut Found) -> Resu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{FaultKind, Limits, Signal};
+    use crate::model::{FaultKind, Limits, Role, Signal};
     use crate::read::Request;
     use crate::read::testing::Memory;
 
@@ -226,7 +229,7 @@ mod tests {
 
     fn message(name: &str, value: &str, step: &str) -> String {
         format!(
-            "{{\"type\": \"metric_msg\", \"payload\": {{\"context\": \"train\", \"local_timestamp\": 1700000000250, \"metric\": \
+            "{{\"type\": \"metric_msg\", \"payload\": {{\"local_timestamp\": 1700000000250, \"metric\": \
              {{\"metricName\": \"{name}\", \"metricValue\": {value}, \"step\": {step}, \"epoch\": null}}}}}}\n"
         )
     }
@@ -267,6 +270,19 @@ mod tests {
         let alone = Memory::new([("messages.json", log())]);
         assert_eq!(sources(&alone)[0].path, "messages.json");
         assert_eq!(points(&read_with(&alone, &Limits::default()), "grad_norm").len(), 4);
+    }
+
+    #[test]
+    fn a_context_is_a_part_of_the_name() {
+        let within = |context: &str| {
+            let message = message("loss", "\"NaN\"", "7");
+            message.replace("{\"local_timestamp\"", &format!("{{\"context\": \"{context}\", \"local_timestamp\""))
+        };
+        let log = [within("train"), within("test"), within("validate")].concat();
+        let recording = read_with(&Memory::new([("messages.json", log)]), &Limits::default());
+        let roles: Vec<_> = recording.series.iter().map(|series| (series.name.as_str(), series.role)).collect();
+        let (loss, eval) = (Some(Role::Loss), Some(Role::EvalLoss));
+        assert_eq!(roles, [("train_loss", loss), ("test_loss", eval), ("validate_loss", eval)]);
     }
 
     #[test]
