@@ -15,7 +15,7 @@ export PYO3_BUILD_EXTENSION_MODULE := 1
 # A user's settings must not change what is tested.
 unexport PYTHONPATH
 
-.PHONY: demo test rust python lint bench clean help
+.PHONY: demo test rust python lint bench vendor clean help
 
 help: ## what there is
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -59,6 +59,9 @@ python: $(WHEEL) ## stub test, type check, pytest, and a smoke run of the benchm
 
 bench: $(WHEEL) ## measure against the peers, side by side
 	$(BIN)/python benches/compare.py
+
+vendor: ## write the trackers' fixtures again, with the trackers themselves
+	$(PYTHON) tests/data/trackers.py
 
 clean: ## remove everything that was built
 	rm -rf target $(VENV)

@@ -1,9 +1,10 @@
-"""Writes the trackers' fixtures with the trackers themselves: `python tests/data/trackers.py [tracker ...]`, or `make vendor`.
+"""Writes the trackers' fixtures with the trackers themselves: `python tests/data/trackers.py [tracker ...]`.
 
-Each package gets a virtual environment of its own below `target/vendor` (versions: `ENVIRONMENTS`), in which this script
-runs again as `--write`: it trains nothing, it logs seeded values. What no reader needs (debug logs, lists of packages)
-is removed, and directories that a tracker names by the clock get a fixed name. Seeded are the values; the times inside
-of the files, and random ids where a tracker takes none from outside, differ from one writing to the next.
+`make vendor` writes all. Each package gets a virtual environment of its own below `target/vendor` (versions:
+`ENVIRONMENTS`), in which this script runs again as `--write`: it trains nothing, it logs seeded values. What no reader
+needs (debug logs, lists of packages) is removed, and directories that a tracker names by the clock get a fixed name.
+Seeded are the values; the times inside of the files, and random ids where a tracker takes none from outside, differ
+from one writing to the next.
 
 `--truth` then lets the tracker read what stands beside this script and keeps its answer in `truth/<format>.json`. In
 these, NaN and Inf are the texts "NaN", "Infinity", "-Infinity". README.md says what each fixture is for.
@@ -53,9 +54,9 @@ ENVIRONMENTS: dict[str, tuple[str, ...]] = {
     "comet": ("comet-ml==3.58.8", "numpy==2.4.6"),
     "clearml": ("clearml==2.1.12",),
     "neptune": ("neptune==1.14.0.post2",),
-    "loggers": ("keras==3.15.1", "scipy==1.17.1", "orjson==3.13.0", "numpy==2.4.6"),
-    # Its logger alone is loaded, with an empty module in torch's place.
-    "sb3": ("--no-deps", "stable-baselines3==2.9.2", "numpy==2.4.6"),
+    "loggers": ("orjson==3.13.0",),
+    # One file of each is loaded, with empty modules for what it imports: the packages would need torch or jax.
+    "parts": ("--no-deps", "stable-baselines3==2.9.2", "keras==3.15.1", "numpy==2.4.6"),
 }
 
 Row = dict[str, Any]
@@ -103,7 +104,9 @@ def killed(job: str, directory: Path) -> None:
     """Runs `job` until it prints READY, then kills its helper processes and it, as a dying node does."""
     command = [sys.executable, __file__, "--write", job, str(directory)]
     # Else it would share W&B's helper, or ClearML's task, with this process.
-    variables = {key: value for key, value in os.environ.items() if not key.startswith(("WANDB_", "CLEARML_", "TRAINS_"))}
+    variables = {
+        key: value for key, value in os.environ.items() if not key.startswith(("WANDB_", "CLEARML_", "TRAINS_"))
+    }
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=variables) as child:
         assert child.stdout is not None
         for line in child.stdout:
@@ -200,7 +203,11 @@ def wandb_common(home: Home, suffix: str) -> None:
     run = wandb_run(directory, "nonfinit", name="numpy and Python floats")
     for step, train, evaluation in rows(48, 2, DAMAGE):
         norm = train["train/grad_norm"]
-        narrow = {"numpy/float16": np.float16(norm), "numpy/float32": np.float32(norm), "numpy/float64": np.float64(norm)}
+        narrow = {
+            "numpy/float16": np.float16(norm),
+            "numpy/float32": np.float32(norm),
+            "numpy/float64": np.float64(norm),
+        }
         run.log({**train, **evaluation, **narrow, "train/global_step": step})
     run.summary["best/grad_norm"] = NAN
     run.finish()
@@ -301,7 +308,12 @@ def wandb_new_write(home: Home) -> None:
     directory = home("wandb/typed-0.31")
     run = wandb_run(directory, "typed001", name="typed values", x_history_value_encoding="json,typed")
     for step, train, evaluation in rows(48, 9, DAMAGE):
-        extra = {"flag": step % 2 == 0, "text": f"row {step}", "none": None, "nested": {"list": [step, 2.5], "at": -step}}
+        extra = {
+            "flag": step % 2 == 0,
+            "text": f"row {step}",
+            "none": None,
+            "nested": {"list": [step, 2.5], "at": -step},
+        }
         run.log({**train, **evaluation, **extra, "train/global_step": step})
     run.finish()
     wandb_tidy(directory)
@@ -370,7 +382,9 @@ def mlflow_client(uri: str) -> Any:
 
 def mlflow_start(client: Any, experiment: str, name: str, at: int = 0) -> str:
     """A new run; its id."""
-    created = client.create_run(experiment, start_time=CLOCK + at, tags={"mlflow.source.name": "train.py"}, run_name=name)
+    created = client.create_run(
+        experiment, start_time=CLOCK + at, tags={"mlflow.source.name": "train.py"}, run_name=name
+    )
     client.log_param(created.info.run_id, "lr", 1e-4)
     return str(created.info.run_id)
 
@@ -412,7 +426,7 @@ def mlflow_runs(client: Any, start: Callable[[str, str], str], victim: Callable[
     client.set_terminated(run_id, "FINISHED", CLOCK + 50_000)
 
     run_id = start(pretraining, "failed")
-    mlflow_log(client, run_id, rows(20, 13, {step: NAN for step in range(15, 21)}))
+    mlflow_log(client, run_id, rows(20, 13, dict.fromkeys(range(15, 21), NAN)))
     client.set_terminated(run_id, "FAILED", CLOCK + 50_000)
 
     run_id = start(finetuning, "stopped")
@@ -534,7 +548,9 @@ def mlflow_write(home: Home) -> None:
 def mlflow_tidy(store: Path) -> None:
     """Takes the place of the store out of its own files."""
     for meta in store.rglob("meta.yaml"):
-        meta.write_text(re.sub("^(artifact_(?:uri|location)): .*$", r"\1: /artifacts", meta.read_text(), flags=re.MULTILINE))
+        meta.write_text(
+            re.sub("^(artifact_(?:uri|location)): .*$", r"\1: /artifacts", meta.read_text(), flags=re.MULTILINE)
+        )
     for folder in [*store.rglob("artifacts"), *store.rglob("outputs"), *store.rglob("inputs"), store / "models"]:
         if folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
@@ -635,8 +651,15 @@ def trackio_write(home: Home) -> None:
 
     run = trackio_run(directory, "näme / with: everything")
     for step, norm in enumerate(norms(24, 35, {12: NAN}), start=1):
-        odd = {"grad norm": norm, "损失/训练": 1 / step, "optim": {"grad_norm": norm, "list": [step, norm]}, "a.b": step}
-        run.log({**odd, "text": "NaN of text" if step % 2 else "Infinity", "flag": step % 2 == 0, "none": None}, step=step)
+        odd = {
+            "grad norm": norm,
+            "损失/训练": 1 / step,
+            "optim": {"grad_norm": norm, "list": [step, norm]},
+            "a.b": step,
+        }
+        run.log(
+            {**odd, "text": "NaN of text" if step % 2 else "Infinity", "flag": step % 2 == 0, "none": None}, step=step
+        )
     run.finish()
     trackio_tidy(directory)
 
@@ -704,7 +727,9 @@ def reframe(file: Path, old: str, new: str) -> None:
         payload = bytes(data[at + 7 : at + 7 + length])
         if before in payload:
             payload = payload.replace(before, after)
-            data[at : at + 7 + length] = struct.pack("<IHB", zlib.crc32(bytes([kind]) + payload), length, kind) + payload
+            data[at : at + 7 + length] = (
+                struct.pack("<IHB", zlib.crc32(bytes([kind]) + payload), length, kind) + payload
+            )
         at += 7 + length
     assert before not in data
     file.write_bytes(data)
@@ -768,7 +793,13 @@ def swanlab_write(home: Home) -> None:
     directory = home("swanlab/names")
     swanlab_run(directory, "oddnames", "näme / with: everything")
     for step, norm in enumerate(norms(24, 45, {12: NAN}), start=1):
-        odd = {"grad norm": norm, "损失/训练": 1 / step, "optim": {"grad": {"norm": norm}}, "a.b": step, "flag": step == 3}
+        odd = {
+            "grad norm": norm,
+            "损失/训练": 1 / step,
+            "optim": {"grad": {"norm": norm}},
+            "a.b": step,
+            "flag": step == 3,
+        }
         swanlab.log(odd, step=step)
         if step == 4:
             swanlab.log({"note": swanlab.Text("NaN")}, step=step)
@@ -879,9 +910,12 @@ def swanlab_old_truth() -> dict[str, Row]:
                 curve.append([record["data"]["step"], record["data"]["metric"]["data"]])
     for board in sorted((HERE / "swanlab").glob("*/runs.swanlab")):
         with contextlib.closing(sqlite3.connect(f"file:{board}?immutable=1", uri=True)) as connection:
-            query = "SELECT run_id, experiment.name, status, tag.name, folder FROM tag JOIN experiment ON experiment.id = experiment_id"
+            query = """SELECT run_id, experiment.name, status, tag.name, folder
+                FROM tag JOIN experiment ON experiment.id = experiment_id"""
             for run_id, name, status, key, folder in connection.execute(query):
-                board_told = told.setdefault(f"{board.parent.name}/{run_id}", {"name": name, "status": status, "metrics": {}})
+                board_told = told.setdefault(
+                    f"{board.parent.name}/{run_id}", {"name": name, "status": status, "metrics": {}}
+                )
                 lines = (board.parent / run_id / "logs" / folder / "1000.log").read_text().splitlines()
                 board_told["metrics"][key] = [[point["index"], point["data"]] for point in map(json.loads, lines)]
     return {"swanlab": told}
@@ -1118,7 +1152,11 @@ def clearml_write(home: Home) -> None:
         task.close()
         clearml_keep(session, home(f"clearml/{name}"), name)
     killed(f"clearml-killed={cache}", home("clearml/killed"))
-    clearml_keep(max((cache / "offline").glob("offline-*/"), key=lambda each: each.stat().st_mtime), home("clearml/killed"), "killed")
+    clearml_keep(
+        max((cache / "offline").glob("offline-*/"), key=lambda each: each.stat().st_mtime),
+        home("clearml/killed"),
+        "killed",
+    )
     shutil.rmtree(cache)
 
     session = next(home("clearml/nonfinite").iterdir())
@@ -1255,23 +1293,8 @@ def neptune_truth() -> dict[str, Row]:
 
 
 def loggers_write(home: Home) -> None:
-    """Keras' and verl's files by the code that writes them; what needs torch is built byte by byte as it does."""
-    os.environ["KERAS_BACKEND"] = "numpy"
-    import keras
+    """verl's file by the package that writes its lines; the others are built byte by byte as the logger does."""
     import orjson
-
-    place = home("csv/keras-logger") / "training.csv"
-    place.parent.mkdir()
-    model = types.SimpleNamespace(stop_training=False)
-    for first, last in ((1, 12), (10, 20)):  # the second resumes from epoch 9 and appends
-        logger = keras.callbacks.CSVLogger(str(place), append=first > 1)
-        logger.set_model(model)
-        logger.on_train_begin()
-        for step, train, _ in rows(last, 91, {11: NAN} if first == 1 else None):
-            if step >= first:
-                logs = {"loss": train["train/grad_norm"], "learning_rate": train["train/learning_rate"]}
-                logger.on_epoch_end(step - 1, logs | ({"val_loss": 1 / step} if step % 2 == 0 else {}))
-        logger.on_train_end()
 
     place = home("jsonl/verl-logger") / "fixtures" / "run.jsonl"
     place.parent.mkdir(parents=True)
@@ -1290,7 +1313,9 @@ def loggers_write(home: Home) -> None:
         norm = {"loss": train["train/loss"], "grad_norm": train["train/grad_norm"]}
         lines.append({"lr": train["train/learning_rate"], **norm, **timed})
         if evaluation:
-            lines.append({"coco/bbox_mAP": evaluation["eval/accuracy"], "data_time": 0.02, "time": 0.5, "step": step // 8})
+            lines.append(
+                {"coco/bbox_mAP": evaluation["eval/accuracy"], "data_time": 0.02, "time": 0.5, "step": step // 8}
+            )
     text = "".join(json.dumps(line) + "\n" for line in lines)
     for file in (place / "vis_data" / "scalars.json", place / "vis_data" / f"{place.name}.json"):
         file.write_text(text)
@@ -1304,7 +1329,11 @@ def loggers_write(home: Home) -> None:
                 writer = csv.writer(file)
                 writer.writerow(["step", tag])
                 for step, train, _ in rows(last, 94, damage):
-                    values = {"train_loss": train["train/grad_norm"], "lr": train["train/learning_rate"], "loss_scale": 65536.0}
+                    values = {
+                        "train_loss": train["train/grad_norm"],
+                        "lr": train["train/learning_rate"],
+                        "loss_scale": 65536.0,
+                    }
                     if step >= first:
                         writer.writerow([step * 32, values[tag]])
 
@@ -1319,20 +1348,68 @@ def loggers_write(home: Home) -> None:
                 file.write(f"Step {step} | " + "".join(f"{key}:{value} " for key, value in payload.items()) + "\n")
 
 
-def sb3_write(home: Home) -> None:
-    """stable-baselines3's CSV and JSON by its logger."""
+def loggers_truth() -> dict[str, Row]:
+    """DeepSpeed's cells and torchtune's words as Python's float reads them."""
+    told: dict[str, Row] = {"deepspeed": {}, "torchtune": {}}
+    for file in sorted((HERE / "deepspeed").rglob("*.csv")):
+        with file.open(newline="") as lines:
+            cells = [row for row in csv.reader(lines) if row[0] != "step"]
+        points = [[int(step), plain(float(value))] for step, value in cells]
+        told["deepspeed"][file.relative_to(HERE / "deepspeed").as_posix()] = points
+    for file in sorted((HERE / "torchtune").rglob("*.txt")):
+        metrics: Row = {}
+        for line in file.read_text().splitlines():
+            head, _, words = line.partition(" | ")
+            for key, _, value in (word.rpartition(":") for word in words.split()):
+                metrics.setdefault(key, []).append([int(head.removeprefix("Step ")), plain(float(value))])
+        told["torchtune"][file.relative_to(HERE / "torchtune").as_posix()] = metrics
+    return told
+
+
+def load(path: str, **modules: types.ModuleType) -> Any:
+    """One file of an installed package, with `modules` for what it imports."""
     import importlib.util
 
-    sys.modules["torch"] = types.ModuleType("torch")
-    root = next(each for each in sys.path if (Path(each) / "stable_baselines3").is_dir())
-    spec = importlib.util.spec_from_file_location("logger", Path(root) / "stable_baselines3" / "common" / "logger.py")
+    sys.modules.update({name.replace("__", "."): module for name, module in modules.items()})
+    place = next(Path(each) / path for each in sys.path if (Path(each) / path).is_file())
+    spec = importlib.util.spec_from_file_location("part", place)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    return module
+
+
+def parts_write(home: Home) -> None:
+    """The files of Keras' and stable-baselines3's loggers."""
+    names = ("keras", "keras.src", "keras.src.utils", "keras.src.callbacks", "keras.src.callbacks.callback")
+    modules = {name.replace(".", "__"): types.ModuleType(name) for name in (*names, "keras.src.api_export")}
+    modules["keras__src__api_export"].keras_export = lambda _: lambda each: each  # type: ignore[attr-defined]
+    modules["keras__src__callbacks__callback"].Callback = type("Callback", (), {"__init__": lambda _: None})  # type: ignore[attr-defined]
+    files = types.SimpleNamespace(File=open, exists=os.path.exists, path_to_string=str)
+    modules["keras__src__utils"].file_utils = files  # type: ignore[attr-defined]
+    module = load("keras/src/callbacks/csv_logger.py", **modules)
+    place = home("csv/keras-logger") / "training.csv"
+    place.parent.mkdir()
+    for first, last in ((1, 12), (11, 20)):  # the second resumes from epoch 10 and appends
+        logger = module.CSVLogger(str(place), append=first > 1)
+        logger.model = types.SimpleNamespace(stop_training=False)
+        logger.on_train_begin()
+        for step, train, _ in rows(last, 91, {11: NAN} if first == 1 else None):
+            if step >= first:
+                logs = {"loss": train["train/grad_norm"], "learning_rate": train["train/learning_rate"]}
+                logger.on_epoch_end(step - 1, logs | ({"val_loss": 1 / step} if step % 2 == 0 else {}))
+        logger.on_train_end()
+
+    torch = types.ModuleType("torch")
+    torch.Tensor = object  # type: ignore[attr-defined]
+    module = load("stable_baselines3/common/logger.py", torch=torch)
     place = home("csv/sb3-logger")
     place.mkdir()
-    formats = [module.CSVOutputFormat(str(place / "progress.csv")), module.JSONOutputFormat(str(place / "progress.json"))]
+    formats = [
+        module.CSVOutputFormat(str(place / "progress.csv")),
+        module.JSONOutputFormat(str(place / "progress.json")),
+    ]
     logger = module.Logger(str(place), formats)
     for step, train, evaluation in rows(24, 97, {18: NAN, 20: INF}):
         logger.record("time/total_timesteps", 2048 * step)
@@ -1372,7 +1449,7 @@ TRACKERS: dict[str, Tracker] = {
     "comet": Tracker({"comet": comet_write}, {"comet": comet_truth}),
     "clearml": Tracker({"clearml": clearml_write}, {"clearml": clearml_truth}),
     "neptune": Tracker({"neptune": neptune_write}, {"neptune": neptune_truth}),
-    "loggers": Tracker({"loggers": loggers_write, "sb3": sb3_write}, {}),
+    "loggers": Tracker({"loggers": loggers_write, "parts": parts_write}, {"loggers": loggers_truth}),
 }
 # Parts of a writer that run in a process of their own, to be killed: `name=argument`.
 VICTIMS: dict[str, Callable[[str, Path], None]] = {
@@ -1385,7 +1462,6 @@ VICTIMS: dict[str, Callable[[str, Path], None]] = {
     "clearml-killed": clearml_killed,
     "neptune-killed": neptune_killed,
 }
-
 
 
 def environment(name: str) -> str:
@@ -1405,7 +1481,14 @@ def environment(name: str) -> str:
 def run(python: str, *arguments: str) -> None:
     """This script in another environment, as a user and in a home of no name."""
     with tempfile.TemporaryDirectory() as home:
-        variables = {"PATH": os.environ["PATH"], "HOME": home, "USER": "trainer", "LOGNAME": "trainer", "LANG": "C.UTF-8"}
+        variables = {
+            "PATH": os.environ["PATH"],
+            "HOME": home,
+            "USER": "trainer",
+            "LOGNAME": "trainer",
+            "LANG": "C.UTF-8",
+            "PYTHONHASHSEED": "0",
+        }
         subprocess.run([python, __file__, *arguments], check=True, cwd=home, env=variables)
 
 
@@ -1448,7 +1531,9 @@ def truth(names: Sequence[str]) -> None:
     for kind, fixtures in told.items():
         file = HERE / "truth" / f"{kind}.json"
         file.parent.mkdir(exist_ok=True)
-        lines = (f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in sorted(fixtures.items()))
+        lines = (
+            f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in sorted(fixtures.items())
+        )
         file.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
