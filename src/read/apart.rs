@@ -136,6 +136,7 @@ struct Decoder<'m, S> {
     part: u32,
     series: usize,
     merge: &'m mut Merge,
+    here: Option<i64>,
     line: u64,
     /// Inside a line that is passed over.
     skipping: bool,
@@ -144,7 +145,7 @@ struct Decoder<'m, S> {
 
 impl<'m, S: Shape> Decoder<'m, S> {
     fn new(part: u32, series: usize, merge: &'m mut Merge) -> Self {
-        Self { shape: S::default(), part, series, merge, line: 0, skipping: false, is_pointer: false }
+        Self { shape: S::default(), part, series, merge, here: None, line: 0, skipping: false, is_pointer: false }
     }
 
     fn fault(&self, kind: FaultKind, detail: &str, into: &mut Builder<'_>) {
@@ -155,7 +156,9 @@ impl<'m, S: Shape> Decoder<'m, S> {
     fn take(&mut self, value: Value) {
         let Value { time, value, step } = value;
         let has_step = step.is_some();
-        let step = step.unwrap_or(self.merge.count(self.series) as i64);
+        // Where a value without a step stands: with the one before it, or as its number where none has a step.
+        self.here = step.or(self.here);
+        let step = self.here.unwrap_or(self.merge.count(self.series) as i64);
         self.merge.push(self.series, Apart { step, has_step, value, time, part: self.part, at: self.line });
     }
 

@@ -13,6 +13,8 @@ const METRICS: &str = "metrics.jsonl";
 const TASK: &str = "task.json";
 /// The type of an event that holds a scalar.
 const SCALAR: &str = "training_stats_scalar";
+/// Stands for the step of a single value (`report_single_value`).
+const SINGLE: f64 = i32::MIN as f64;
 
 /// The reader of ClearML's offline sessions.
 pub struct Clearml;
@@ -75,7 +77,7 @@ impl Reader for Clearml {
     fn read(&self, source: &Source, session: &mut Session<'_>) -> Result<Vec<Recording>, Rejected> {
         let mut builder = Builder::of_points(Format::Clearml, session.request, session.limits, PlaceUnit::Line, false);
         for part in source.parts.iter().filter(|part| part.name == TASK) {
-            let keys = [("id", "run_id"), ("name", "name"), ("status", "status"), ("project", "project")];
+            let keys = [("id", "run_id"), ("name", "name"), ("status", "status"), ("project_name", "project")];
             json_events::describe(part, &keys, session, &mut builder)?;
         }
         json_events::read::<Events>(source, session, builder, &|part| plain(&part.name) != TASK)
@@ -136,7 +138,8 @@ fn event(cursor: &mut Cursor<'_>, found: &mut Found) -> Result<(), Stop> {
     }
     let Event { kind, metric, variant, value, step, time } = event;
     found.is_bad = false;
-    if let (Some(SCALAR), Some(metric), Some(value)) = (kind.as_deref(), metric, value) {
+    let is_single = step == Some(SINGLE);
+    if let (Some(SCALAR), Some(metric), Some(value), false) = (kind.as_deref(), metric, value, is_single) {
         // A chart of one series is often called like it: `loss`, `loss`.
         let variant = variant.filter(|variant| !variant.is_empty() && *variant != metric);
         let name = found.name(variant.map_or_else(|| metric.clone(), |variant| format!("{metric}/{variant}")));
@@ -189,7 +192,7 @@ mod tests {
 
     fn log() -> String {
         let plot = "{\"task\": \"t\", \"metric\": \"train\", \"variant\": \"p\", \"type\": \"plot\", \"value\": \"nan\", \"plot_str\": \"{}\"}";
-        let mut log = line(&[plot.to_owned()]);
+        let mut log = line(&[plot.to_owned(), scalar("Summary", "best", "0.25", i64::from(i32::MIN))]);
         for (step, norm) in [(1, "0.5"), (2, "0.0"), (3, "NaN"), (4, "null")] {
             log += &line(&[scalar("train", "loss", "2.5", step), scalar("grad_norm", "grad_norm", norm, step)]);
         }
@@ -202,7 +205,7 @@ mod tests {
             ("offline/t/metrics.jsonl", log()),
             (
                 "offline/t/task.json",
-                "{\"name\": \"a run\", \"id\": \"t\", \"project\": {\"id\": 1}, \"status\": \"stopped\"}".into(),
+                "{\"name\": \"a run\", \"id\": \"t\", \"project_name\": \"p\", \"status\": \"stopped\"}".into(),
             ),
             ("other/metrics.jsonl", "{\"step\": 1, \"loss\": 2}\n".into()),
         ]);
@@ -212,7 +215,7 @@ mod tests {
         assert_eq!(recording.series.len(), 2);
         assert_eq!((recording.records, recording.started), (4, Some(1_700_000_000_250)));
         let metadata: Vec<(&str, &str)> = recording.metadata.iter().map(|(key, text)| (&key[..], &text[..])).collect();
-        assert_eq!(metadata, [("name", "a run"), ("run_id", "t"), ("status", "stopped")]);
+        assert_eq!(metadata, [("name", "a run"), ("run_id", "t"), ("project", "p"), ("status", "stopped")]);
     }
 
     #[test]

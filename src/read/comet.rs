@@ -130,7 +130,7 @@ fn is_experiment(part: &Part) -> bool {
     part.name.rsplit('/').next() == Some(EXPERIMENT)
 }
 
-/// `{"type": "metric_msg", "payload": {"metric": {"metricName": "loss", "metricValue": 0.5, "step": 1, ...}, ...}}`
+/// `{"payload": {"local_timestamp": ..., "metric": {"metricName": "loss", "metricValue": 0.5, "step": 1}}, "type": "metric_msg"}`
 #[derive(Debug, Default)]
 struct Messages;
 
@@ -149,16 +149,18 @@ impl Dialect for Messages {
 }
 
 fn payload(cursor: &mut Cursor<'_>, found: &mut Found) -> Result<(), Stop> {
-    let (mut key_of_other, mut other) = (None, None);
+    let (mut key_of_other, mut other, mut context, mut time) = (None, None, None, None);
     while let Some(key) = cursor.next_key()? {
         if key.is("metric") {
-            metric(cursor, found)?;
+            metric(cursor, context.as_deref(), time, found)?;
         } else if key.is("local_timestamp") {
-            let time = json_events::number(cursor)?;
+            time = json_events::number(cursor)?;
             found.points.iter_mut().for_each(|point| point.time = time);
+        } else if key.is("context") {
+            context = string(cursor)?;
         } else if key.is("key") {
             key_of_other = string(cursor)?;
-        } else if key.is("val") || key.is("value") {
+        } else if key.is("value") {
             other = string(cursor)?;
         } else {
             cursor.skip_value()?;
@@ -170,7 +172,7 @@ fn payload(cursor: &mut Cursor<'_>, found: &mut Found) -> Result<(), Stop> {
     Ok(())
 }
 
-fn metric(cursor: &mut Cursor<'_>, found: &mut Found) -> Result<(), Stop> {
+fn metric(cursor: &mut Cursor<'_>, context: Option<&str>, time: Option<f64>, found: &mut Found) -> Result<(), Stop> {
     if !enters(cursor)? {
         return Ok(());
     }
@@ -187,8 +189,9 @@ fn metric(cursor: &mut Cursor<'_>, found: &mut Found) -> Result<(), Stop> {
         }
     }
     if let (Some(name), Some(value)) = (name, value) {
-        let name = found.name(name);
-        found.point(Point { name, value, step, time: None });
+        // As Comet shows it: the loss of a test must not pass for that of the training.
+        let name = found.name(context.map_or_else(|| name.clone(), |context| format!("{context}_{name}")));
+        found.point(Point { name, value, step, time });
     }
     Ok(())
 }
@@ -196,7 +199,7 @@ fn metric(cursor: &mut Cursor<'_>, found: &mut Found) -> Result<(), Stop> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{FaultKind, Limits, Signal};
+    use crate::model::{FaultKind, Limits, Role, Signal};
     use crate::read::Request;
     use crate::read::testing::Memory;
 
@@ -226,7 +229,7 @@ mod tests {
 
     fn message(name: &str, value: &str, step: &str) -> String {
         format!(
-            "{{\"type\": \"metric_msg\", \"payload\": {{\"context\": \"train\", \"local_timestamp\": 1700000000250, \"metric\": \
+            "{{\"type\": \"metric_msg\", \"payload\": {{\"local_timestamp\": 1700000000250, \"metric\": \
              {{\"metricName\": \"{name}\", \"metricValue\": {value}, \"step\": {step}, \"epoch\": null}}}}}}\n"
         )
     }
@@ -234,7 +237,7 @@ mod tests {
     fn log() -> String {
         let mut log = String::from(
             "{\"type\": \"ws_msg\", \"payload\": {\"local_timestamp\": 1, \"stdout\": \"loss nan\"}}\n\
-             {\"type\": \"log_other\", \"payload\": {\"key\": \"Name\", \"val\": \"a run\"}}\n\
+             {\"type\": \"log_other\", \"payload\": {\"key\": \"Name\", \"value\": \"a run\"}}\n\
              {\"type\": \"parameter_msg\", \"payload\": {\"param\": {\"paramName\": \"lr\", \"paramValue\": \"NaN\", \"step\": 0}}}\n",
         );
         for (step, norm) in [("1", "0.5"), ("2", "\"NaN\""), ("3", "\"-Infinity\""), ("null", "1")] {
@@ -270,10 +273,24 @@ mod tests {
     }
 
     #[test]
+    fn a_context_is_a_part_of_the_name() {
+        let within = |context: &str| {
+            let message = message("loss", "\"NaN\"", "7");
+            message.replace("{\"local_timestamp\"", &format!("{{\"context\": \"{context}\", \"local_timestamp\""))
+        };
+        let log = [within("train"), within("test"), within("validate")].concat();
+        let recording = read_with(&Memory::new([("messages.json", log)]), &Limits::default());
+        let roles: Vec<_> = recording.series.iter().map(|series| (series.name.as_str(), series.role)).collect();
+        let (loss, eval) = (Some(Role::Loss), Some(Role::EvalLoss));
+        assert_eq!(roles, [("train_loss", loss), ("test_loss", eval), ("validate_loss", eval)]);
+    }
+
+    #[test]
     fn archives_of_one_key_are_attempts() {
         let key = "resumed1".repeat(5);
         let log = |steps: std::ops::Range<i64>| -> String {
-            steps.map(|step| message("grad_norm", &format!("0.{step}"), &step.to_string())).collect()
+            let first = steps.start;
+            steps.map(|step| message("grad_norm", &format!("{first}.{step}"), &step.to_string())).collect()
         };
         let files = Memory::new([
             (format!("runs/{key}.zip/messages.json"), log(1..9)),

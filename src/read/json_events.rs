@@ -20,7 +20,7 @@ pub struct Point {
     pub name: usize,
     /// The value.
     pub value: f64,
-    /// The step; values without one are numbered.
+    /// The step; values of a metric without any are numbered.
     pub step: Option<f64>,
     /// Wall time, in seconds or milliseconds since 1970.
     pub time: Option<f64>,
@@ -211,7 +211,8 @@ struct Tag {
     column: u32,
     is_wanted: bool,
     reaches: bool,
-    /// Points so far.
+    /// Where a point without a step stands: with the point before it, or as its number where none has a step.
+    here: Option<i64>,
     count: i64,
 }
 
@@ -283,8 +284,13 @@ impl<D: Dialect> Decoder<D> {
             if !self.tags.contains_key(name) {
                 let column = into.column(name);
                 into.numeric(column.id);
-                let tag =
-                    Tag { column: column.id, is_wanted: column.want == Want::Number, reaches: reaches(name), count: 0 };
+                let tag = Tag {
+                    column: column.id,
+                    is_wanted: column.want == Want::Number,
+                    reaches: reaches(name),
+                    here: None,
+                    count: 0,
+                };
                 // Names beyond the limits are one column; what they are called is not kept.
                 if self.tags.len() <= into.limits().columns {
                     self.tags.insert(name.clone(), tag);
@@ -295,7 +301,8 @@ impl<D: Dialect> Decoder<D> {
             let Some(tag) = self.tags.get_mut(name) else { continue };
             let step = point.step.and_then(parse_i64_step);
             let time = point.time.and_then(clock::from_number).map_or(f64::NAN, |time| time as f64 / 1e3);
-            into.begin_points(self.line, step.map_or(tag.count, |(step, _)| step), time);
+            tag.here = step.map(|(step, _)| step).or(tag.here);
+            into.begin_points(self.line, tag.here.unwrap_or(tag.count), time);
             match step {
                 None => into.forget_step(),
                 Some((_, true)) => into.fractional_step(),

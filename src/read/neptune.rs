@@ -95,7 +95,7 @@ impl Reader for Neptune {
         // The number of a file is the version of its first operation.
         sources.iter_mut().for_each(|source| source.parts.sort_by_key(|part| number(plain(&part.name))));
         // Of a container that was sent whole only its metadata is left.
-        sources.retain(|source| source.parts.iter().any(|part| is_log(part)));
+        sources.retain(|source| source.parts.iter().any(is_log));
         sources
     }
 

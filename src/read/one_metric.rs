@@ -123,7 +123,9 @@ pub fn group<'e>(
 mod tests {
     use super::*;
 
-    fn table(lines: &[&str]) -> Vec<Result<Option<(i64, f64, Option<i64>)>, &'static str>> {
+    type Row = Option<(i64, f64, Option<i64>)>;
+
+    fn table(lines: &[&str]) -> Vec<Result<Row, &'static str>> {
         let mut table = Table::<b'\t'>::default();
         let found = |value: Value| (value.step.expect("a row has a step"), value.value, value.time);
         lines.iter().map(|line| table.line(line.as_bytes()).map(|value| value.map(found))).collect()

@@ -287,9 +287,13 @@ mod tests {
     }
 
     fn log(steps: impl IntoIterator<Item = i64>) -> String {
+        log_of("2.25", steps)
+    }
+
+    fn log_of(loss: &str, steps: impl IntoIterator<Item = i64>) -> String {
         let line = |step| {
             let norm = if step == 7 { "tensor(nan, device='cuda:0')".to_owned() } else { format!("{step}.5") };
-            format!("Step {step} | loss:2.25 lr:2e-05 tokens_per_second_per_gpu:{}.0 grad_norm:{norm} \n", 900 + step)
+            format!("Step {step} | loss:{loss} lr:2e-05 tokens_per_second_per_gpu:{}.0 grad_norm:{norm} \n", 900 + step)
         };
         steps.into_iter().map(line).collect()
     }
@@ -297,7 +301,7 @@ mod tests {
     #[test]
     fn logs_of_a_directory_are_attempts() {
         let files = Memory::new([
-            ("out/log_1700000100.txt", log(5..10)),
+            ("out/log_1700000100.txt", log_of("1.5", 5..10)),
             ("out/log_999999999.txt", log(1..8)),
             ("out/log_1.txt", "epoch 1\n".into()),
             ("out/log_x.txt", log(1..8)),

@@ -1,5 +1,4 @@
-"""What MLflow's file store, DVCLive and Neptune left on disk, against what the trackers themselves say of it; and the
-trackers whose files are built byte by byte, against the truth beside them."""
+"""What MLflow's file store, DVCLive, Neptune, Comet and ClearML left on disk, against what they say themselves."""
 
 from __future__ import annotations
 
@@ -27,6 +26,7 @@ def truth(name: str) -> dict[str, Any]:
 
 
 MLFLOW, DVCLIVE, NEPTUNE = truth("mlflow"), truth("dvclive"), truth("neptune")
+COMET, CLEARML = truth("comet"), truth("clearml")
 
 
 def numbers(metrics: dict[str, list[list[Any]]]) -> Metrics:
@@ -157,3 +157,65 @@ def test_neptune_drops_nonfinite_values_itself() -> None:
     steps, values = gs.read(neptune("nonfinite")).series("train/grad_norm")
     assert np.isfinite(values).all()
     assert sorted(set(range(1, 41)) - set(steps.tolist())) == [31, 34, 36]
+
+
+def comet_metrics(fixture: str) -> Metrics:
+    """The metrics of all archives of a fixture, the one that came first before those of later starts."""
+    points: dict[str, list[list[Any]]] = {}
+    files = sorted((name for name in COMET if name.split("/")[0] == fixture), key=lambda name: (len(name), name))
+    for file in files:
+        for name, found in COMET[file]["metrics"].items():
+            # The truth has a context before the name.
+            points.setdefault(name.replace(":", "_"), []).extend(found)
+    return numbers(points)
+
+
+@pytest.mark.parametrize("fixture", sorted({name.split("/")[0] for name in COMET}))
+def test_comet_says_the_same(fixture: str, count: Count) -> None:
+    want = comet_metrics(fixture)
+    path = DATA / "comet" / fixture
+    recording = same(path / "tmp0killed" if fixture == "killed" else path, want, f"comet/{fixture}", count)
+    if fixture != "killed":
+        assert recording.metadata["project"] == "fixtures"
+    if "train/grad_norm" in want:
+        scan = gs.scan(path, progress=False)
+        bad = bad_steps(want["train/grad_norm"])
+        findings = scan.findings.filter(scan.findings["check"] == "nonfinite")
+        assert findings["first_step"].to_list() == bad[:1]
+        assert (len(bad) > 0) == (fixture != "healthy")
+        assert scan.runs["attempts"].max() == (2 if fixture == "resumed" else 1)
+
+
+def clearml(fixture: str) -> Path:
+    found = sorted((DATA / "clearml" / fixture).iterdir())
+    assert len(found) == 1, found
+    return found[0]
+
+
+@pytest.mark.parametrize("fixture", sorted(CLEARML))
+def test_clearml_says_the_same(fixture: str, count: Count) -> None:
+    want = numbers(CLEARML[fixture]["metrics"])
+    # A single value has no step, and is no series.
+    assert (want.pop("Summary/best", None) is not None) == (fixture == "healthy")
+    recording = same(clearml(fixture), want, f"clearml/{fixture}", count)
+    assert recording.metadata["name"] == fixture
+    bad = bad_steps(want["train/grad_norm"])
+    # What ClearML replaces by zeros before it writes is no NaN any more.
+    assert (len(bad) > 0) == (fixture == "nonfinite-kept")
+    scan = gs.scan(clearml(fixture), progress=False)
+    assert scan.findings["first_step"].to_list()[: len(bad)] == bad[:1]
+
+
+def test_clearml_writes_zeros_for_nonfinite_values() -> None:
+    kept = numbers(CLEARML["nonfinite-kept"]["metrics"])["train/grad_norm"]
+    steps, values = gs.read(clearml("nonfinite")).series("train/grad_norm")
+    assert len(bad_steps(kept)) > 0
+    assert steps[values == 0.0].tolist() == bad_steps(kept)
+
+
+def test_clearml_archive_is_its_session() -> None:
+    folder, archive = gs.read(clearml("nonfinite")), gs.read(clearml("zipped"))
+    assert folder.names == archive.names
+    assert len(folder.names) > 0
+    for name in folder.names:
+        np.testing.assert_array_equal(folder.series(name), archive.series(name), err_msg=name)

@@ -97,7 +97,8 @@ impl<'a> Builder<'a> {
         let step = points.step;
         let series = &mut self.series[index as usize];
         let Some(own) = series.points.as_deref_mut() else { return };
-        if own.is_duplicate(step, value, points.wall_time) {
+        // What has no step repeats none.
+        if !points.stepless && own.is_duplicate(step, value, points.wall_time) {
             return;
         }
         if points.row_step != Some(step) || own.axis.last_record() == Some(self.records - 1) {

@@ -130,7 +130,7 @@ fn lines_of_two_three_and_more_fields() {
 #[test]
 fn a_malformed_line_costs_itself_only() {
     let text = "1700000000000 1.0 1\n17000000\n1700000002000 nan 3\n\n1700000004000 o.5 5\n\0\0\n\
-                \0\01700000006000 2.0 7\n1700000007000 3.0 8";
+                \0\x001700000006000 2.0 7\n1700000007000 3.0 8";
     let recording = read(&run([("metrics/grad_norm", text)]));
     assert_eq!(points(&recording, "grad_norm"), [(1, "1".into()), (3, "NaN".into()), (7, "2".into())]);
     use FaultKind::{Stray, Truncated, Unparsable};
