@@ -100,7 +100,8 @@ impl Log {
                     self.history.row(&record, message, is_old, &self.metrics, into)?;
                 }
                 (field::METRIC, Value::Bytes(message)) => {
-                    if self.metrics.define(message, into.limits())? {
+                    let says_step = self.metrics.define(message, into.limits())?;
+                    if says_step {
                         self.history.choose_step(&self.metrics, into);
                     }
                 }

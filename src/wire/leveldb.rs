@@ -357,8 +357,10 @@ mod tests {
     const FORMAT: FileHeader = FileHeader { ident: *b":W&B", magic: [0xe1, 0xbe], versions: &[0] };
     const HEADER: [u8; FILE_HEADER] = *b":W&B\xe1\xbe\0";
 
+    type Walked = (Vec<(u64, Vec<u8>)>, Vec<(u64, u64, Passed)>);
+
     /// Records and stretches that were passed over, as windows of at most `window` bytes show them.
-    fn walk(file: &[u8], window: usize, limit: usize) -> (Vec<(u64, Vec<u8>)>, Vec<(u64, u64, Passed)>) {
+    fn walk(file: &[u8], window: usize, limit: usize) -> Walked {
         let (mut records, mut passed) = (Vec::new(), Vec::new());
         let mut log = Log::new(limit);
         let (mut at, mut length) = (FILE_HEADER, window);

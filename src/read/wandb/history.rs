@@ -2,6 +2,7 @@
 //! given to the builder column by column.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::Range;
 
 use super::metrics::Metrics;
 use crate::model::recording::Doubt;
@@ -290,9 +291,9 @@ impl History {
             let mut cells = Vec::new();
             let whole = flatten(value, name, into.limits().name, &mut |name, at| cells.push((name.to_vec(), at)));
             if whole.is_ok() {
-                for (name, (from, to)) in &cells {
+                for (name, range) in &cells {
                     if let Some(column) = self.column(name, name, into) {
-                        let (start, length) = (start + *from as u32, (to - from) as u32);
+                        let (start, length) = (start + range.start as u32, range.len() as u32);
                         self.put(column, Held::Json { start, length });
                     }
                 }
@@ -538,7 +539,7 @@ fn flatten(
     value: &[u8],
     name: &mut Vec<u8>,
     longest: usize,
-    give: &mut dyn FnMut(&[u8], (usize, usize)),
+    give: &mut dyn FnMut(&[u8], Range<usize>),
 ) -> Result<(), Stop> {
     let own = name.len();
     let mut cursor = Cursor::with_end(value, true);
@@ -563,7 +564,7 @@ fn flatten(
             }
             let from = cursor.position();
             cursor.skip_value()?;
-            give(name, (from, cursor.position()));
+            give(name, from..cursor.position());
         }
         Ok(())
     })();

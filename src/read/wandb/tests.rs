@@ -372,7 +372,7 @@ fn every_window_reads_the_same() {
     let bytes = file(&records);
     let read = |chunk, record| {
         let limits = Limits { record, ..Limits::default() };
-        format!("{:?}", read_with(&[bytes.clone()], chunk, &Request::default(), &limits).unwrap())
+        format!("{:?}", read_with(std::slice::from_ref(&bytes), chunk, &Request::default(), &limits).unwrap())
     };
     let want = read(usize::MAX, 64 << 20);
     assert!(want.contains("records: 400"), "{want}");
