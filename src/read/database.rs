@@ -179,15 +179,18 @@ impl Database {
         if !bytes.starts_with(MAGIC) {
             return Err(Rejected::unreadable("not-a-recording", "no SQLite database"));
         }
-        let size = bytes.len() as u64;
         let mut faults = Vec::new();
+        if let Some(log) = beside(files, part, "-wal", limit.saturating_add(1)) {
+            if log.len() as u64 > limit {
+                let detail = format!("its log (-wal) is longer than {limit} bytes and not applied: unpack both");
+                faults.push(Fault::new(FaultKind::Limit, begin(index), detail));
+            } else {
+                apply_log(&mut bytes, &log);
+            }
+        }
+        let size = bytes.len() as u64;
         let is_cut = note_cut(&bytes[..HEADER], size, index, &mut faults);
         note_journal(files, part, index, &mut faults);
-        if beside(files, part, "-wal", LOG).is_some_and(|log| log.len() as u64 >= LOG) {
-            let detail = "its newest rows are in the log beside it (-wal), which is not applied to a packed database: \
-                          unpack both";
-            faults.push(Fault::new(FaultKind::Conflict, begin(index), detail));
-        }
         // A database in memory has no log: it is opened as one that never had.
         bytes[18..20].fill(1);
         let settings = Settings { row: session.limits.record, work: work(size), is_cut };
@@ -242,6 +245,60 @@ fn beside(files: &dyn Files, part: &Part, suffix: &str, count: u64) -> Option<Ve
 fn size_beside(files: &dyn Files, part: &Part, suffix: &str) -> u64 {
     let companion = Part { path: format!("{}{suffix}", part.path), name: format!("{}{suffix}", part.name), size: 0 };
     files.ranges(&companion).map_or(0, |ranges| ranges.size())
+}
+
+/// Puts the pages of a write-ahead log into the database, up to the last transaction that was committed. What does not
+/// match its checksum, and all behind it, is of an older log: SQLite passes it over as well.
+fn apply_log(database: &mut Vec<u8>, log: &[u8]) {
+    const FRAME: usize = 24;
+    const MAGIC: u32 = 0x377f_0682;
+    let four = |bytes: &[u8], at: usize| {
+        bytes.get(at..at + 4).and_then(|four| four.first_chunk()).map_or(0, |four| u32::from_be_bytes(*four))
+    };
+    let Some((header, mut rest)) = log.split_at_checked(LOG as usize) else { return };
+    // The last bit says in which order of bytes the sums are taken.
+    let is_big = four(header, 0) == MAGIC | 1;
+    let page = four(header, 8) as usize;
+    let sum = |mut sums: (u32, u32), bytes: &[u8]| {
+        for pair in bytes.as_chunks::<8>().0 {
+            let [a, b, c, d, e, f, g, h] = *pair;
+            let (first, second) = match is_big {
+                true => (u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h])),
+                false => (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h])),
+            };
+            sums.0 = sums.0.wrapping_add(first).wrapping_add(sums.1);
+            sums.1 = sums.1.wrapping_add(second).wrapping_add(sums.0);
+        }
+        sums
+    };
+    let mut sums = sum((0, 0), &header[..24]);
+    let is_log = four(header, 0) & !1 == MAGIC && page.is_power_of_two() && (512..=65_536).contains(&page);
+    if !is_log || sums != (four(header, 24), four(header, 28)) {
+        return;
+    }
+    // Every page that a transaction adds is in the log.
+    let longest = database.len().saturating_add(log.len());
+    let mut pending: Vec<(usize, &[u8])> = Vec::new();
+    while let Some((frame, behind)) = rest.split_at_checked(FRAME + page) {
+        let (head, body) = frame.split_at(FRAME);
+        sums = sum(sum(sums, &head[..8]), body);
+        if head[8..16] != header[16..24] || sums != (four(head, 16), four(head, 20)) {
+            return;
+        }
+        let begin = (four(head, 0) as usize).saturating_sub(1).saturating_mul(page);
+        if begin.saturating_add(page) <= longest {
+            pending.push((begin, body));
+        }
+        if four(head, 4) > 0 {
+            for (begin, body) in pending.drain(..) {
+                if database.len() < begin + page {
+                    database.resize(begin + page, 0);
+                }
+                database[begin..begin + page].copy_from_slice(body);
+            }
+        }
+        rest = behind;
+    }
 }
 
 /// Compares the size with what the header says; a file that is shorter is cut.

@@ -27,8 +27,8 @@ impl Reader for MlflowSql {
             files: "mlflow.db and other SQLite databases with MLflow's tables: every active run is a recording",
             nonfinite: "NaN: is_nan = 1; Inf: the largest double (1.7976931348623157e308)",
             missing: "no row",
-            not_read: "deleted runs and experiments; the log (-wal) of a database in an archive; PostgreSQL, MySQL and SQL \
-                       Server behind a server; logged models, traces, parameters",
+            not_read: "deleted runs and experiments; PostgreSQL, MySQL and SQL Server behind a server; logged models, \
+                       traces, parameters",
         }
     }
 

@@ -29,7 +29,7 @@ impl Reader for Trackio {
             files: "<project>.db and other SQLite databases with trackio's table: every run is a recording",
             nonfinite: "\"NaN\", \"Infinity\", \"-Infinity\" in JSON",
             missing: "key absent, null",
-            not_read: "values inside arrays, media; system metrics; the log (-wal) of a database in an archive",
+            not_read: "values inside arrays, media; system metrics",
         }
     }
 

@@ -226,6 +226,7 @@ impl<'a> Store<'a> {
             }
             gathered.trouble = Some((rows, trouble));
         }
+        gathered.homes = HashMap::new();
         gathered.series.sort_unstable_by_key(|(run, key, _)| (*run, *key));
         gathered
     }

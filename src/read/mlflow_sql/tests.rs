@@ -244,16 +244,34 @@ fn views_and_computed_columns_are_no_metrics() {
 }
 
 #[test]
-fn a_log_that_cannot_be_applied_is_told() {
-    let memory = Memory::new([("mlflow.db", LIVE), ("mlflow.db-wal", LOG)]);
-    let recordings = memory.read(&MlflowSql, &source(&memory)).unwrap();
-    assert_eq!(recordings.len(), 1);
+fn the_log_of_a_packed_database_is_applied() {
+    let with = |log: &[u8]| {
+        let memory = Memory::new([("mlflow.db", LIVE), ("mlflow.db-wal", log)]);
+        let recordings = memory.read(&MlflowSql, &source(&memory)).unwrap();
+        assert_eq!((recordings.len(), recordings[0].faults.len()), (1, 0), "{:?}", recordings[0].faults);
+        (recordings[0].records, findings(&recordings[0]))
+    };
+    let damaged = vec![("nonfinite", Some(35), 2)];
+    assert_eq!(with(LOG), (40, damaged.clone()));
+    assert_eq!(with(b""), (20, vec![]));
+    // Only whole transactions count, and nothing behind a wrong sum.
+    let mut found = Vec::new();
+    for cut in (0..LOG.len()).step_by(512) {
+        let (records, of_cut) = with(&LOG[..cut]);
+        let mut flipped = LOG.to_vec();
+        flipped[cut] ^= 1;
+        assert!(with(&flipped).0 <= 40);
+        assert!(of_cut.is_empty() || records >= 35, "cut at {cut}: {records} rows");
+        found.push(records);
+    }
+    assert!(found.is_sorted() && found[0] == 20 && found.iter().any(|records| (21..40).contains(records)), "{found:?}");
+    // A log that is too long is told.
+    let limits = Limits { whole: LIVE.len() as u64, ..Limits::default() };
+    let long = [LOG, &vec![0; LIVE.len()]].concat();
+    let memory = Memory::new([("mlflow.db", LIVE.to_vec()), ("mlflow.db-wal", long)]);
+    let recordings = memory.read_with(&MlflowSql, &source(&memory), &Request::default(), &limits).unwrap();
     let kinds: Vec<FaultKind> = recordings[0].faults.iter().map(|fault| fault.kind).collect();
-    assert_eq!(kinds, [FaultKind::Conflict], "{:?}", recordings[0].faults);
-    assert_eq!(recordings[0].records, 20);
-    // Without a log beside it nothing is missing.
-    let alone = read(LIVE).unwrap();
-    assert_eq!((alone[0].faults.len(), alone[0].records), (0, 20));
+    assert_eq!((kinds, recordings[0].records), (vec![FaultKind::Limit], 20));
 }
 
 #[test]

@@ -44,10 +44,6 @@ pub fn is_board(path: &str) -> bool {
     is_database(path) || log_of(path).is_some()
 }
 
-fn join(parent: &str, name: &str) -> String {
-    if parent.is_empty() { name.to_owned() } else { format!("{parent}/{name}") }
-}
-
 fn parent(path: &str) -> &str {
     path.rsplit_once('/').map_or("", |(parent, _)| parent)
 }
