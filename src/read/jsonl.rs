@@ -390,14 +390,13 @@ mod tests {
     #[test]
     fn an_evaluation_that_counts_epochs_begins_no_attempt() {
         // mmengine: the epoch is the `step` of an evaluation, which has neither `iter` nor `epoch`.
-        let row = |step: i64| {
-            let evaluation =
-                if step % 4 == 0 { format!("{{\"val/loss\": 0.5, \"step\": {}}}\n", step / 4) } else { String::new() };
-            format!(
-                "{{\"loss\": 1.5, \"epoch\": 1, \"iter\": {step}, \"step\": {step}, \"grad_norm\": 0.{step}}}\n{evaluation}"
-            )
+        let row = |(index, step): (usize, i64)| {
+            let epoch = step / 4;
+            let evaluation = format!("{{\"val/loss\": 0.5, \"step\": {epoch}}}\n");
+            let row = format!("{{\"loss\": {index}, \"epoch\": {epoch}, \"iter\": {step}, \"step\": {step}}}\n");
+            if step % 4 == 0 { row + &evaluation } else { row }
         };
-        let recording = read((1..13).chain(9..17).map(row).collect::<String>());
+        let recording = read((1..13).chain(9..17).enumerate().map(row).collect::<String>());
         assert_eq!(recording.records, 25);
         let attempts: Vec<_> = recording.axis.attempts.iter().map(|own| (own.first_step, own.last_step)).collect();
         assert_eq!(attempts, [(1, 12), (9, 16)]);
