@@ -21,16 +21,19 @@ import argparse
 import json
 import os
 import platform
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from functools import cache, cached_property
 from importlib import import_module
-from itertools import islice, pairwise
+from itertools import groupby, islice, pairwise
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -453,6 +456,88 @@ class WandbLogs:
 # --- The race --------------------------------------------------------------------------------------------------------
 
 
+class MlflowStore:
+    """MLflow's SQL store as 3.17 makes it, keys and indexes included; eight runs log at a time."""
+
+    TABLES = """
+        CREATE TABLE experiments (experiment_id INTEGER NOT NULL, name VARCHAR(256) NOT NULL,
+            lifecycle_stage VARCHAR(32), CONSTRAINT experiment_pk PRIMARY KEY (experiment_id));
+        CREATE TABLE runs (run_uuid VARCHAR(32) NOT NULL, name VARCHAR(250), status VARCHAR(9), start_time BIGINT,
+            end_time BIGINT, lifecycle_stage VARCHAR(20), experiment_id INTEGER,
+            CONSTRAINT run_pk PRIMARY KEY (run_uuid));
+        CREATE TABLE metrics ("key" VARCHAR(250) NOT NULL, value FLOAT NOT NULL, timestamp BIGINT NOT NULL,
+            run_uuid VARCHAR(32) NOT NULL, step BIGINT DEFAULT '0' NOT NULL, is_nan BOOLEAN DEFAULT '0' NOT NULL,
+            CONSTRAINT metric_pk PRIMARY KEY ("key", timestamp, step, run_uuid, value, is_nan));
+        CREATE TABLE latest_metrics ("key" VARCHAR(250) NOT NULL, value FLOAT NOT NULL, timestamp BIGINT,
+            step BIGINT NOT NULL, is_nan BOOLEAN NOT NULL, run_uuid VARCHAR(32) NOT NULL,
+            CONSTRAINT latest_metric_pk PRIMARY KEY ("key", run_uuid));
+        CREATE INDEX index_metrics_run_uuid ON metrics (run_uuid);
+        CREATE INDEX index_metrics_run_uuid_key_step ON metrics (run_uuid, "key", step);
+        CREATE INDEX index_latest_metrics_run_uuid ON latest_metrics (run_uuid);
+        INSERT INTO experiments VALUES (1, 'bench', 'active');
+    """
+    OTHERS = ("learning_rate", "epoch", "train_samples_per_second")
+    AT_ONCE = 8
+
+    @staticmethod
+    def run_id(run: int) -> str:
+        # Ids are random: runs that are close in time are not close in the index.
+        return f"{run * 0x9E3779B97F4A7C15F39CC0605CEDC835 % 2**128:032x}"
+
+    @classmethod
+    def rows(cls, runs: Sequence[tuple[int, Curve]]) -> Iterator[tuple[str, float, int, str, int, bool]]:
+        ids = [cls.run_id(run) for run, _ in runs]
+        begin = 1_700_000_000_000 + runs[0][0] * 10_000_000
+        for k, step in enumerate(runs[0][1].steps.tolist()):
+            for at, (key, (_, curve)) in enumerate(zip(ids, runs, strict=True)):
+                moment = begin + 1000 * k + 13 * at
+                values = {"grad_norm": float(curve.norms[k]), "loss": float(curve.losses[k])}
+                for name, value in (values | dict.fromkeys(cls.OTHERS, 0.001 * k)).items():
+                    is_nan = value != value
+                    stored = 0.0 if is_nan else max(min(value, sys.float_info.max), -sys.float_info.max)
+                    yield name, stored, moment, key, step, is_nan
+
+    @classmethod
+    def write(cls, path: Path, runs: int, rows: int) -> Path:
+        with closing(sqlite3.connect(path)) as store:
+            store.executescript(
+                "PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF; PRAGMA cache_size=-400000;" + cls.TABLES
+            )
+            ids = [(cls.run_id(run), f"run-{run}") for run in range(runs)]
+            store.executemany("INSERT INTO runs VALUES (?, ?, 'FINISHED', 0, 0, 'active', 1)", ids)
+            found = enumerate(curves(runs, rows))
+            for group in iter(lambda: list(islice(found, cls.AT_ONCE)), []):
+                store.executemany("INSERT INTO metrics VALUES (?, ?, ?, ?, ?, ?)", cls.rows(group))
+            store.execute(
+                "INSERT INTO latest_metrics SELECT key, value, max(timestamp), step, is_nan, run_uuid FROM metrics"
+                " GROUP BY key, run_uuid"
+            )
+            store.commit()
+        return path
+
+    @staticmethod
+    def facts(path: Path) -> dict[str, Facts]:
+        """The two wanted metrics by SQL, run after run, and numpy."""
+        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as store:
+            rows = store.execute(
+                "SELECT run_uuid, key, step, value, is_nan FROM metrics WHERE key IN (?, ?)"
+                " ORDER BY run_uuid, key, step, timestamp",
+                ("grad_norm", "loss"),
+            )
+            out = {}
+            for run, own in groupby(rows, key=itemgetter(0)):
+                series = {name: list(of_one) for name, of_one in groupby(own, key=itemgetter(1))}
+                values = {}
+                for name, points in series.items():
+                    stored = np.array([point[3] for point in points])
+                    stored[np.abs(stored) == sys.float_info.max] *= np.inf
+                    stored[np.array([point[4] for point in points], dtype=bool)] = np.nan
+                    values[name] = stored
+                steps = np.array([point[2] for point in series["grad_norm"]])
+                out[f"{path.name}#{run}"] = judge(steps, values["grad_norm"], ~np.isfinite(values["loss"]))
+        return out
+
+
 @dataclass
 class Lab:
     """Where a row finds its data: sizes, and archives that are written once and shared by the rows that use them."""
@@ -500,6 +585,10 @@ class Lab:
             name = f"bench{k:03}"
             WandbLogs.write(root / f"offline-run-20260101_{k:06}-{name}" / f"run-{name}.wandb", curve, seed=k)
         return root
+
+    @cached_property
+    def mlflow_sql(self) -> Path:
+        return MlflowStore.write(self.folder / "mlflow.db", self.size(2000, 20), self.size(500, 100))
 
     @cached_property
     def table(self) -> Path:
@@ -883,6 +972,12 @@ def wandb_logs(lab: Lab) -> Race:
         return {path.parent.name: facts(path) for path in sorted(root.glob("*/*.wandb"))}
 
     return Race(lambda: lab.scan(root), peer, same_facts, slow=True)
+
+
+@row("mlflow sqlite 2,000 x 500 x 5 / sqlite3 + numpy", must=5, aim=10)
+def mlflow_sqlite(lab: Lab) -> Race:
+    path = lab.mlflow_sql
+    return Race(lambda: lab.scan(path), lambda: MlflowStore.facts(path), same_facts)
 
 
 @row("rlprobe 100 x 2,000 / rlprobe diagnose", must=100, aim=400)

@@ -31,6 +31,10 @@ pub const ALL: &[(&str, Function)] = &[
     ("tensorboard", tensorboard),
     ("wandb", wandb),
     ("swanlab", swanlab),
+    #[cfg(feature = "sqlite")]
+    ("mlflow_sql", mlflow_sql),
+    #[cfg(feature = "sqlite")]
+    ("trackio", trackio),
     ("csv", csv),
     ("mlflow", mlflow),
     ("dvclive", dvclive),
@@ -156,6 +160,31 @@ pub fn wandb(data: &[u8]) {
     for bytes in [data, &[HEADER, data].concat(), &whole, &between] {
         source(Format::Wandb, &[("run-a.wandb", bytes), ("run-b.wandb", &whole[..whole.len() / 2])]);
     }
+}
+
+/// A database, and the bytes written over pages of a sound one: its schema, and others that they choose.
+#[cfg(feature = "sqlite")]
+fn database(format: Format, sound: &[u8], data: &[u8]) {
+    source(format, &[("runs.db", data)]);
+    let chosen = data.first_chunk().map_or(0, |first| u32::from_le_bytes(*first) as usize % sound.len());
+    for at in [0, 16, 100, chosen] {
+        let mut changed = sound.to_vec();
+        let end = sound.len().min(at + data.len());
+        changed[at..end].copy_from_slice(&data[..end - at]);
+        source(format, &[("runs.db", &changed)]);
+    }
+}
+
+/// MLflow's store.
+#[cfg(feature = "sqlite")]
+pub fn mlflow_sql(data: &[u8]) {
+    database(Format::MlflowSql, include_bytes!("../tests/data/mlflow_sql/wal/mlflow.db"), data);
+}
+
+/// trackio's database.
+#[cfg(feature = "sqlite")]
+pub fn trackio(data: &[u8]) {
+    database(Format::Trackio, include_bytes!("../tests/data/trackio/killed/fixtures.db"), data);
 }
 
 /// As `wandb`: log, record, point, value, start and end of a run, and the JSON of the older generation.

@@ -347,8 +347,8 @@ _TRACES = {
     "dead-gradient": "every recorded {metric} is 0",
     "skipping": "every update is skipped to the end, or the loss scale fell to its minimum",
     "erased": "{metric} is missing in rows that have a loss, as it is where the logger drops NaN",
-    "ambiguous-nan": "{metric} has cells in a column of pandas that are NaN or were not recorded, which look the same "
-    "there (scan_frame with nan='damage' or nan='missing' says which it is)",
+    "ambiguous-nan": "{metric} has cells that are NaN or were not recorded, which look the same in a column of pandas "
+    "(scan_frame with nan='damage' or nan='missing' says which it is) and as null in a log of wandb before 0.28.1",
 }
 
 
@@ -461,7 +461,7 @@ Its TRL adapter drops values that are NaN.""",
     ),
     "ambiguous-nan": Topic(
         "suspicion",
-        "a column of pandas: NaN there is damage, or not recorded",
+        "a column of pandas, a null of an old wandb: NaN, or not recorded",
         """pandas keeps a value that was not recorded as NaN: in float columns of numpy, its default, in categories of
 numbers (a row without one) and in columns of Python objects. Where it writes such a column to Parquet or Feather, or
 turns it into an Arrow table, every NaN becomes null; the metadata `pandas` of the file tells who wrote it. So a NaN, or
@@ -473,6 +473,9 @@ for empty cells.
 What to do with a file: scan has no such setting, since a file that pandas wrote holds both as null. Read it with pandas
 and say which it is: gradscan.scan_frame(pandas.read_parquet(path), nan="damage") or nan="missing". Better: scan
 the files that the table was made from.
+
+wandb before 0.28.1 writes NaN that is a numpy float16 or float32 as null, as it does a None; a log that does not tell
+its version may be such a one. There the losses, the later rows or the console text tell which it was.
 
 Certain, and never suspected: "NaN" as text, Decimal("NaN"), nullable columns (dtype Float64), Arrow-backed ones, and
 tables that polars, DuckDB or pyarrow wrote from values of their own.""",

@@ -33,6 +33,8 @@ pub enum Format {
     Torchtune,
     /// MLflow's SQL store.
     MlflowSql,
+    /// trackio's database of a project.
+    Trackio,
     /// Transaction logs of W&B (`*.wandb`).
     Wandb,
     /// Logs of SwanLab (`*.swanlab`).
@@ -65,6 +67,7 @@ impl Format {
             Self::Neptune => "neptune",
             Self::Torchtune => "torchtune",
             Self::MlflowSql => "mlflow_sql",
+            Self::Trackio => "trackio",
             Self::Wandb => "wandb",
             Self::Swanlab => "swanlab",
             Self::Memory => "memory",

@@ -26,7 +26,7 @@ const HEADER: usize = 100;
 const TICK: i32 = 10_000;
 /// Instructions allowed whatever the size, and for each byte: a row takes about 15, and at least 10 bytes. Pages that form a
 /// circle, or a view that multiplies, end here.
-const WORK: u64 = 50_000_000;
+const WORK: u64 = 5_000_000;
 const WORK_PER_BYTE: u64 = 8;
 
 /// Names with which a database's companions end: no recordings.

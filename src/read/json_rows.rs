@@ -41,7 +41,21 @@ impl JsonRows {
     /// becomes a row.
     #[inline]
     pub fn row(&mut self, bytes: &[u8], at_end: bool, place: u64, builder: &mut Builder<'_>) -> Result<usize, Stop> {
+        self.row_beside(bytes, at_end, place, builder, |_| {})
+    }
+
+    /// As [`row`](Self::row), with cells that stand beside the object: `beside` gives them.
+    #[inline]
+    pub fn row_beside<'a>(
+        &mut self,
+        bytes: &[u8],
+        at_end: bool,
+        place: u64,
+        builder: &mut Builder<'a>,
+        beside: impl FnOnce(&mut Builder<'a>),
+    ) -> Result<usize, Stop> {
         builder.begin_row(place);
+        beside(builder);
         let mut cells = Cells { dialect: &mut self.dialect, builder, has_history: false, has_runtime: false };
         let used = self.scanner.object(bytes, at_end, &mut cells)?;
         let (has_history, has_runtime) = (cells.has_history, cells.has_runtime);

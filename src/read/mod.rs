@@ -39,6 +39,8 @@ pub mod tensorboard;
 #[cfg(test)]
 pub(crate) mod testing;
 pub mod torchtune;
+#[cfg(feature = "sqlite")]
+pub mod trackio;
 pub mod transactions;
 pub mod wandb;
 
@@ -474,6 +476,8 @@ pub static READERS: &[&dyn Reader] = &[
     &arrow::ArrowTable,
     #[cfg(feature = "sqlite")]
     &mlflow_sql::MlflowSql,
+    #[cfg(feature = "sqlite")]
+    &trackio::Trackio,
 ];
 
 /// The reader of a format; `None` for recordings that were never bytes.

@@ -592,8 +592,9 @@ def test_nan_of_pandas_is_ambiguous(source: str) -> None:
         *("grad_norm", 410, 400, "warning"),
     )
     assert dead["sentence"] == (
-        "grad_norm has cells in a column of pandas that are NaN or were not recorded, which look the same there "
-        "(scan_frame with nan='damage' or nan='missing' says which it is); from step 410, last good step 400."
+        "grad_norm has cells that are NaN or were not recorded, which look the same in a column of pandas "
+        "(scan_frame with nan='damage' or nan='missing' says which it is) and as null in a log of wandb before 0.28.1; "
+        "from step 410, last good step 400."
     )
     damage = gs.scan_frame(frame, nan="damage")
     assert dict(damage.runs.select("run", "status").iter_rows()) == WANT | {"gaps": "damaged"}

@@ -16,12 +16,15 @@ use rusqlite::{Connection, Row};
 
 use super::plan::{Key, Metrics, Plan, Run};
 use crate::model::column::{Chunks, Ints};
-use crate::model::{Fault, Format, Limits, PlaceUnit, Recording, Source};
+use crate::model::{Fault, FaultKind, Format, Limits, PlaceUnit, Recording, Source};
 use crate::read::database::{Database, Trouble, bytes, integer};
 use crate::read::{Builder, Files, Rejected, Request, Session, Shards};
 
 /// Rows between two looks at whether the scan was cancelled.
 const LOOK: u64 = 4096;
+
+/// Bytes that a row of an index takes at least: what holds more of them has pages that form a circle.
+const LEAST: u64 = 8;
 
 /// Bytes of a store from which the rows of one metric are shared between workers.
 const LARGE: u64 = 4 << 20;
@@ -72,6 +75,13 @@ impl Points {
         self.values.push(point.value);
         self.times.push(point.time);
     }
+
+    fn append_backward(&mut self, other: &Self) {
+        for at in (0..other.steps.len()).rev() {
+            let (step, value, time) = (other.steps.get(at), other.values.get(at), other.times.get(at));
+            self.push(Point { step, value, time });
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -88,14 +98,40 @@ fn seconds(time: i64) -> f64 {
     if time == NEVER { f64::NAN } else { time as f64 / 1e3 }
 }
 
+/// Time and step of a row; `None` before the first.
+type Moment = Option<(i64, i64)>;
+
 /// What a range held.
 #[derive(Debug, Default)]
 struct Gathered {
     /// By run, then metric.
     series: Vec<(u32, u32, Points)>,
+    homes: HashMap<(u32, u32), usize>,
+    newest: Moment,
     /// Rows of runs that `runs` does not know.
     strangers: BTreeMap<(Vec<u8>, u32), Points>,
     trouble: Option<(u64, Trouble)>,
+}
+
+impl Gathered {
+    /// Index of the series of a run's metric.
+    fn home(&mut self, run: u32, key: u32) -> usize {
+        *self.homes.entry((run, key)).or_insert_with(|| {
+            self.series.push((run, key, Points::default()));
+            self.series.len() - 1
+        })
+    }
+
+    /// Appends what was read backward.
+    fn append_backward(&mut self, other: Self) {
+        for (run, key, points) in other.series {
+            let home = self.home(run, key);
+            self.series[home].2.append_backward(&points);
+        }
+        for (stranger, points) in other.strangers {
+            self.strangers.entry(stranger).or_default().append_backward(&points);
+        }
+    }
 }
 
 /// How many ranges were begun, and how many are done.
@@ -174,22 +210,32 @@ impl<'a> Store<'a> {
         self.runs.len().min(GROUPS)
     }
 
-    /// Reads the rows of a range.
+    /// Reads the rows of a range: up to damage from its begin, and then from its end.
     fn gather(&self, range: Range, files: &dyn Files) -> Gathered {
-        let mut rows = 0;
-        let mut gathered = Gathered::default();
-        let result = self.database.with(|connection| self.scan(connection, range, files, &mut rows, &mut gathered));
-        if let Err(trouble) = result.and_then(|read| read) {
+        let (mut rows, mut gathered) = (0, Gathered::default());
+        let scan = |newest, rows: &mut u64, into: &mut Gathered| {
+            let scan = |connection: &Connection| self.scan(connection, range, newest, files, rows, into);
+            self.database.with(scan).and_then(|read| read)
+        };
+        if let Err(trouble) = scan(None, &mut rows, &mut gathered) {
+            if trouble.kind == FaultKind::Unparsable && self.metrics.is_indexed {
+                let (newest, mut behind, mut tail) = (gathered.newest, 0, Gathered::default());
+                // It ends at the same damage, or where the rows are known.
+                let _ = scan(Some(newest), &mut behind, &mut tail);
+                gathered.append_backward(tail);
+            }
             gathered.trouble = Some((rows, trouble));
         }
         gathered.series.sort_unstable_by_key(|(run, key, _)| (*run, *key));
         gathered
     }
 
+    /// Reads rows in the order of time; backward from the end where the `newest` ones that are known are given, up to those.
     fn scan(
         &self,
         connection: &Connection,
         range: Range,
+        newest: Option<Moment>,
         files: &dyn Files,
         rows: &mut u64,
         into: &mut Gathered,
@@ -216,18 +262,23 @@ impl<'a> Store<'a> {
         }
         let Metrics { time, step, is_nan, .. } = self.metrics;
         let key = if wanted.is_some() { "" } else { ", key" };
+        let order = if newest.is_some() { "time DESC, at DESC" } else { "time, at" };
         let sql = format!(
-            "SELECT run_uuid, {time} AS time, {step} AS at, value, {is_nan}{key} FROM metrics{bounds} ORDER BY time, at"
+            "SELECT run_uuid, {time} AS time, {step} AS at, value, {is_nan}{key} FROM metrics{bounds} ORDER BY {order}"
         );
         let mut query = connection.prepare(&sql)?;
         let mut found = query.query(values.as_slice())?;
         let names: HashMap<&[u8], u32> = (0..).zip(&self.keys).map(|(index, key)| (key.sql.bytes(), index)).collect();
-        let mut homes: HashMap<(u32, u32), usize> = HashMap::new();
+        let most = self.database.size / LEAST;
         let mut recent = [None; RECENT];
         while let Some(row) = found.next()? {
             *rows += 1;
             if rows.is_multiple_of(LOOK) && files.cancelled() {
                 return Ok(());
+            }
+            if *rows > most {
+                let detail = "more rows than its bytes can hold: given up".to_owned();
+                return Err(Trouble { kind: FaultKind::Limit, detail });
             }
             let key = match range.key {
                 Some(key) => key,
@@ -240,6 +291,12 @@ impl<'a> Store<'a> {
                 }
             };
             let (Some(id), Some(point)) = (bytes(row.get_ref(0)?), point(row)?) else { continue };
+            let moment = Some((point.time, point.step));
+            match newest {
+                Some(known) if moment <= known => return Ok(()),
+                Some(_) => {}
+                None => into.newest = moment,
+            }
             let place = recent_place(id);
             if let Some((run, last, home)) = recent[place]
                 && last == key
@@ -258,10 +315,7 @@ impl<'a> Store<'a> {
             if !self.runs[run as usize].is_active {
                 continue;
             }
-            let home = *homes.entry((run, key)).or_insert_with(|| {
-                into.series.push((run, key, Points::default()));
-                into.series.len() - 1
-            });
+            let home = into.home(run, key);
             into.series[home].2.push(point);
             recent[place] = Some((run, key, home));
         }

@@ -136,7 +136,7 @@ fn what_mlflow_says_of_a_run() {
     assert_eq!(said("healthy", "run_id").as_deref(), Some("65aa9c8279f248b08cb4a0d7d6225675"));
     let healthy = named(&recordings, "healthy");
     // What the checks do not know is listed, and read no further.
-    assert_eq!(healthy.unrecognised, ["eval/accuracy", "train/learning_rate"]);
+    assert_eq!(healthy.unrecognised, ["train/learning_rate", "eval/accuracy"]);
     assert_eq!((healthy.records, healthy.axis.last_step), (32, Some(32)));
     assert!(healthy.started.is_some() && healthy.ended >= healthy.started);
 }
@@ -185,7 +185,7 @@ fn the_last_metric_says_how_far_a_run_went() {
     connection.execute(sql, ()).unwrap();
     let recordings = read(bytes(&connection)).unwrap();
     assert_eq!(recordings[0].axis.last_step, Some(99));
-    assert_eq!(recordings[0].unrecognised, ["learning_rate", "memory", "reward"]);
+    assert_eq!(recordings[0].unrecognised, ["learning_rate", "reward", "memory"]);
 }
 
 #[test]
@@ -304,6 +304,28 @@ fn cut_anywhere_rows_before_the_damage_stay() {
     assert_eq!(judge(whole.clone()), [Status::Clean; 4]);
     // Half of the rows are gone: none is clean.
     assert_eq!(judge(whole[..whole.len() / 2].to_vec()), [Status::NotAssessable; 4]);
+}
+
+#[test]
+fn rows_behind_a_broken_page_are_read_from_the_end() {
+    let connection = database(TABLES);
+    run(&connection, "a");
+    (0..3000).for_each(|step| row(&connection, "a", "grad_norm", step, step, 1.0));
+    let whole = bytes(&connection);
+    // Leaves of the index that holds the key, in the order of the file, which is that of the steps.
+    const LEAF: u8 = 10;
+    let leaves: Vec<usize> = (1..whole.len() / 4096).filter(|page| whole[page * 4096] == LEAF).collect();
+    assert!(leaves.len() > 10, "{leaves:?}");
+    for leaf in [leaves[leaves.len() / 3], leaves[leaves.len() / 2]] {
+        let mut broken = whole.clone();
+        broken[leaf * 4096] = 0x7f;
+        let recordings = everything(broken);
+        let points = points(&recordings[0], "grad_norm");
+        assert!((2700..3000).contains(&points.len()), "{} rows", points.len());
+        assert_eq!((points[0].0, points.last().map(|point| point.0)), (0, Some(2999)));
+        assert!(points.is_sorted_by(|a, b| a.0 < b.0));
+        assert!(recordings[0].has_lost_rows && recordings[0].faults.len() == 1, "{:?}", recordings[0].faults);
+    }
 }
 
 #[test]

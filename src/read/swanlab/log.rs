@@ -189,34 +189,50 @@ impl Log {
     }
 
     fn text_scalar(&mut self, at: u64, cursor: &mut Cursor<'_>, into: &mut Builder<'_>) -> Result<(), Stop> {
-        let (mut name, mut own_step, mut step, mut time, mut value) = (String::new(), None, None, f64::NAN, None);
+        let (mut name, mut own_step, mut sample) = (String::new(), None, Sample::default());
         cursor.enter_object()?;
         while let Some(key) = cursor.next_key()? {
             match (key.raw, cursor.kind()?) {
                 (b"key", Kind::String) => cursor.string()?.decode(&mut name),
                 (b"step", Kind::Number) => own_step = parse_f64(cursor.number()?),
-                (b"metric", Kind::Object) => {
-                    cursor.enter_object()?;
-                    while let Some(key) = cursor.next_key()? {
-                        match (key.raw, cursor.kind()?) {
-                            (b"index", Kind::Number) => step = parse_f64(cursor.number()?),
-                            (b"index", Kind::String) => step = parse_f64(cursor.string()?.raw),
-                            (b"data", _) => value = number(cursor)?,
-                            (b"create_time", Kind::String) => {
-                                let text = decoded(&cursor.string()?);
-                                time = clock::from_text(&text).map_or(f64::NAN, |time| time as f64 / 1e3);
-                            }
-                            _ => cursor.skip_value()?,
-                        }
-                    }
-                }
+                (b"metric", Kind::Object) => sample = Sample::parse(cursor)?,
                 _ => cursor.skip_value()?,
             }
         }
-        if let (Some(value), Some(step)) = (value, step.or(own_step)) {
+        if let (Some(value), Some(step)) = (sample.value, sample.step.or(own_step)) {
+            let time = sample.time.map_or(f64::NAN, |time| time as f64 / 1e3);
             self.point(at, &Point { key: name.as_bytes(), step: step.floor() as i64, time, value }, into);
         }
         Ok(())
+    }
+}
+
+/// One value of a metric as the older generation writes it: `{"index": step, "data": value, "create_time": ...}`.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Sample {
+    /// The step.
+    pub step: Option<f64>,
+    /// The value; `None` where it is no number.
+    pub value: Option<f64>,
+    /// Milliseconds since 1970.
+    pub time: Option<i64>,
+}
+
+impl Sample {
+    /// Reads the object that the cursor stands at.
+    pub fn parse(cursor: &mut Cursor<'_>) -> Result<Self, Stop> {
+        let mut sample = Self::default();
+        cursor.enter_object()?;
+        while let Some(key) = cursor.next_key()? {
+            match (key.raw, cursor.kind()?) {
+                (b"index", Kind::Number) => sample.step = parse_f64(cursor.number()?),
+                (b"index", Kind::String) => sample.step = parse_f64(cursor.string()?.raw),
+                (b"data", _) => sample.value = number(cursor)?,
+                (b"create_time", Kind::String) => sample.time = clock::from_text(&decoded(&cursor.string()?)),
+                _ => cursor.skip_value()?,
+            }
+        }
+        Ok(sample)
     }
 }
 

@@ -16,7 +16,8 @@ use crate::wire::protobuf::{Fields, Malformed, Value};
 const OWN_STEP: &[u8] = b"_step";
 /// What tells that the keys beside it describe an image, a histogram, a table.
 const MEDIA_TYPE: &[u8] = b"._type";
-/// Tags of an item's fields: `key`, `nested_key`, `value_json`.
+/// The tag of an item, and those of its fields `key`, `nested_key` and `value_json`.
+const ITEM: u8 = 0x0a;
 const KEY: u8 = 0x0a;
 const NESTED_KEY: u8 = 0x12;
 const VALUE_JSON: [u8; 2] = [0x82, 0x01];
@@ -44,15 +45,57 @@ struct Column {
     role: Option<Role>,
 }
 
-/// Places of a cache of columns by a hash of their names.
-const CACHE: usize = 1 << 12;
+/// Places of the cache of columns, by a hash of what [`Key`] holds of their names.
+const CACHE: usize = 1 << 10;
+/// Bytes of a name that a [`Key`] holds whole.
+const WHOLE: usize = 24;
+
+/// A name as three words and its length, in which nearly all names are whole: they come in any order, and a loop over their
+/// bytes would be guessed wrong at every one.
+#[derive(Clone, Copy, Debug)]
+struct Key {
+    words: [u64; 3],
+    length: usize,
+}
+
+impl Key {
+    /// `behind` begins with the name.
+    #[inline(always)]
+    fn new(name: &[u8], behind: &[u8]) -> Self {
+        let length = name.len();
+        let word = |at: usize| name.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |word| u64::from_le_bytes(*word));
+        let words = if length >= 8 {
+            let last = length - 8;
+            [word(0), word(if length <= WHOLE { last.min(8) } else { last / 2 }), word(last)]
+        } else if let Some(word) = behind.first_chunk() {
+            [u64::from_le_bytes(*word) & !(u64::MAX << (8 * length)), 0, 0]
+        } else {
+            [name.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)), 0, 0]
+        };
+        Self { words, length }
+    }
+
+    /// Word by word: a comparison of both as one would wait for the stores of the words.
+    #[inline(always)]
+    fn is(&self, other: &Self) -> bool {
+        let ([a, b, c], [d, e, f]) = (self.words, other.words);
+        (a ^ d) | (b ^ e) | (c ^ f) | (self.length ^ other.length) as u64 == 0
+    }
+
+    #[inline(always)]
+    fn place(&self) -> usize {
+        let [first, middle, last] = self.words;
+        let mixed = first ^ middle.rotate_left(23) ^ last.rotate_left(41) ^ self.length as u64;
+        (mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54) as usize % CACHE
+    }
+}
 
 /// The rows of a run, and what must be remembered between them.
 #[derive(Debug)]
 pub struct History {
     columns: Vec<Column>,
     index: HashMap<Box<[u8]>, u32>,
-    cache: Box<[u32]>,
+    cache: Box<[(Key, u32)]>,
     /// Names before [`MEDIA_TYPE`].
     media: HashSet<Box<[u8]>>,
     /// Which columns the current row has, a bit each, and its values.
@@ -70,7 +113,8 @@ impl Default for History {
         Self {
             columns: Vec::new(),
             index: HashMap::new(),
-            cache: vec![0; CACHE].into(),
+            // No name is as long.
+            cache: vec![(Key { words: [0; 3], length: usize::MAX }, 0); CACHE].into(),
             media: HashSet::new(),
             present: Vec::new(),
             cells: Vec::new(),
@@ -137,12 +181,13 @@ impl History {
         let (mut rest, mut at) = (message, base);
         loop {
             // The common item: a name of one part, a short value.
-            if let [KEY, length, behind @ ..] = rest
+            if let [ITEM, length, behind @ ..] = rest
                 && *length < 0x80
                 && let Some((item, after)) = behind.split_at_checked(usize::from(*length))
                 && let [KEY | NESTED_KEY, length, behind @ ..] = item
                 && *length < 0x80
                 && let Some((name, value)) = behind.split_at_checked(usize::from(*length))
+                && let names = behind
                 && let [a, b, length, value @ ..] = value
                 && [*a, *b] == VALUE_JSON
                 && usize::from(*length) == value.len()
@@ -151,7 +196,7 @@ impl History {
             {
                 at += 2 + item.len();
                 rest = after;
-                if let Some(column) = self.column(name, into) {
+                if let Some(column) = self.column(name, names, into) {
                     let (start, length) = ((at - value.len()) as u32, value.len() as u32);
                     self.put(column, Held::Json { start, length });
                 }
@@ -228,7 +273,7 @@ impl History {
         match (json, typed) {
             (Some((start, length)), _) => self.json(record, &mut name, start, length, into),
             (None, Some(cell)) => {
-                if let Some(column) = self.column(&name, into) {
+                if let Some(column) = self.column(&name, &name, into) {
                     self.put(column, cell);
                 }
             }
@@ -246,7 +291,7 @@ impl History {
             let whole = flatten(value, name, into.limits().name, &mut |name, at| cells.push((name.to_vec(), at)));
             if whole.is_ok() {
                 for (name, (from, to)) in &cells {
-                    if let Some(column) = self.column(name, into) {
+                    if let Some(column) = self.column(name, name, into) {
                         let (start, length) = (start + *from as u32, (to - from) as u32);
                         self.put(column, Held::Json { start, length });
                     }
@@ -254,12 +299,12 @@ impl History {
             }
             whole.is_ok()
         };
-        if !is_taken_apart && let Some(column) = self.column(name, into) {
+        if !is_taken_apart && let Some(column) = self.column(name, name, into) {
             self.put(column, Held::Json { start, length });
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn put(&mut self, column: u32, cell: Held) {
         self.present[column as usize / 64] |= 1 << (column % 64);
         self.cells[column as usize] = cell;
@@ -271,26 +316,29 @@ impl History {
 
     fn own_step(&mut self, into: &mut Builder<'_>) -> Option<u32> {
         if self.own_step.is_none() {
-            self.own_step = self.column(OWN_STEP, into);
+            self.own_step = self.column(OWN_STEP, OWN_STEP, into);
         }
         self.own_step
     }
 
-    /// The column of a name; `None` beyond the limits.
-    #[inline]
-    fn column(&mut self, name: &[u8], into: &mut Builder<'_>) -> Option<u32> {
-        let place = hash(name) as usize % CACHE;
-        let cached = self.cache[place];
-        if let Some(column) = self.columns.get(cached as usize)
-            && *column.name == *name
-        {
-            return Some(cached);
+    /// The column of a name, with which `behind` begins; `None` beyond the limits.
+    #[inline(always)]
+    fn column(&mut self, name: &[u8], behind: &[u8], into: &mut Builder<'_>) -> Option<u32> {
+        let key = Key::new(name, behind);
+        let (known, column) = self.cache[key.place()];
+        if known.is(&key) && (name.len() <= WHOLE || *self.columns[column as usize].name == *name) {
+            return Some(column);
         }
+        self.find(key, name, into)
+    }
+
+    #[inline(never)]
+    fn find(&mut self, key: Key, name: &[u8], into: &mut Builder<'_>) -> Option<u32> {
         let column = match self.index.get(name) {
             Some(column) => *column,
             None => self.introduce(name, into)?,
         };
-        self.cache[place] = column;
+        self.cache[key.place()] = (key, column);
         Some(column)
     }
 
@@ -383,9 +431,7 @@ impl History {
                         into.filled(column.id, numeric);
                         continue;
                     }
-                } else if let Ok((value, end)) = number_at(record, start)
-                    && end == start + length
-                {
+                } else if let Some(value) = plain_number(record, start, length) {
                     into.number(column.id, value);
                     continue;
                 }
@@ -473,6 +519,19 @@ impl History {
     }
 }
 
+/// The number that all of a range of the record spells, if it is a plain one.
+#[inline(always)]
+fn plain_number(record: &[u8], start: usize, length: usize) -> Option<f64> {
+    // Numbers are read fastest where some bytes follow, whatever they are.
+    const ROOM: usize = 64;
+    if start + ROOM > record.len() && length < ROOM / 2 {
+        let mut room = [0; ROOM];
+        room[..length].copy_from_slice(&record[start..start + length]);
+        return number_at(&room, 0).ok().filter(|(_, end)| *end == length).map(|(value, _)| value);
+    }
+    number_at(record, start).ok().filter(|(_, end)| *end == start + length).map(|(value, _)| value)
+}
+
 /// Gives every value of an object that is none itself, by its name and its place in `value`. `name` is that of the object,
 /// and is left as it was. What is nested deeper than [`DEPTH`], or longer named than `longest`, is one value.
 fn flatten(
@@ -516,21 +575,4 @@ fn flatten(
 #[inline]
 fn offset(whole: &[u8], part: &[u8]) -> usize {
     part.as_ptr().addr().wrapping_sub(whole.as_ptr().addr())
-}
-
-/// A hash that spreads names over the cache; equal places are told apart by the names.
-#[inline]
-fn hash(name: &[u8]) -> u64 {
-    const K: u64 = 0x9e37_79b9_7f4a_7c15;
-    let (words, rest) = name.as_chunks::<8>();
-    let mut hash = name.len() as u64;
-    for word in words {
-        hash = (hash ^ u64::from_le_bytes(*word)).wrapping_mul(K).rotate_left(29);
-    }
-    let last = match name.last_chunk::<8>() {
-        Some(last) if !rest.is_empty() => u64::from_le_bytes(*last),
-        Some(_) => 0,
-        None => rest.iter().fold(0, |word, byte| word << 8 | u64::from(*byte)),
-    };
-    (hash ^ last).wrapping_mul(K) >> 40
 }

@@ -19,6 +19,8 @@ pub struct Run {
     started: Option<i64>,
     resumed: bool,
     version: Option<String>,
+    /// Whether that version writes every NaN as one.
+    keeps_nan: bool,
     exit_code: Option<i32>,
     has_record: bool,
     parts: u32,
@@ -29,6 +31,7 @@ impl Run {
     pub fn begin_part(&mut self) {
         self.exit_code = None;
         self.version = None;
+        self.keeps_nan = false;
         self.parts += 1;
     }
 
@@ -42,7 +45,9 @@ impl Run {
                 (19, Value::Bytes(telemetry)) => {
                     for field in Fields::new(telemetry) {
                         if let (5, Value::Bytes(version)) = field? {
-                            self.version = Some(String::from_utf8_lossy(version).into_owned());
+                            let version = String::from_utf8_lossy(version).into_owned();
+                            self.keeps_nan = keeps_nan(&version);
+                            self.version = Some(version);
                         }
                     }
                 }
@@ -72,14 +77,9 @@ impl Run {
     }
 
     /// Whether a null may have been a NaN: the version is old, or unknown.
+    #[inline]
     pub fn writes_null_for_nan(&self) -> bool {
-        let Some(version) = &self.version else { return true };
-        let mut parts = version.split('.').map(|part| {
-            let digits = part.bytes().take_while(u8::is_ascii_digit).count();
-            part[..digits].parse().unwrap_or(0)
-        });
-        let version: [u32; 3] = std::array::from_fn(|_| parts.next().unwrap_or(0));
-        version < KEEPS_NAN
+        !self.keeps_nan
     }
 
     /// Gives it all to the recording.
@@ -110,6 +110,15 @@ impl Run {
             into.describe("wandb_version", version);
         }
     }
+}
+
+fn keeps_nan(version: &str) -> bool {
+    let mut parts = version.split('.').map(|part| {
+        let digits = part.bytes().take_while(u8::is_ascii_digit).count();
+        part[..digits].parse().unwrap_or(0)
+    });
+    let version: [u32; 3] = std::array::from_fn(|_| parts.next().unwrap_or(0));
+    version >= KEEPS_NAN
 }
 
 /// Milliseconds since 1970 of a protobuf `Timestamp`.

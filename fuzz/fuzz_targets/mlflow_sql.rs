@@ -1,0 +1,7 @@
+#![no_main]
+
+#[allow(dead_code)]
+#[path = "../functions.rs"]
+mod functions;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| functions::mlflow_sql(data));
