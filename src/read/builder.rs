@@ -106,6 +106,8 @@ struct Row {
     cells: Vec<(u32, f64, bool)>,
     filled: Vec<u32>,
     has_signal: bool,
+    /// Cells of step columns, whichever of them is in use.
+    step_cells: u32,
 }
 
 #[derive(Debug)]
@@ -139,6 +141,8 @@ pub struct Builder<'a> {
     step_rank: Option<StepRank>,
     step_name: Option<String>,
     step_is_firm: bool,
+    /// Cells of step columns in the newest row that carried a signal.
+    signal_step_cells: u32,
     /// The column that the recording itself names as its step.
     declared_step: Option<String>,
     counter: Counter,
@@ -194,6 +198,7 @@ impl<'a> Builder<'a> {
             step_rank: None,
             step_name: None,
             step_is_firm: false,
+            signal_step_cells: 0,
             declared_step: None,
             counter: Counter::default(),
             wants_changed: false,
@@ -444,6 +449,7 @@ impl<'a> Builder<'a> {
         self.row.cells.clear();
         self.row.filled.clear();
         self.row.has_signal = false;
+        self.row.step_cells = 0;
     }
 
     /// A number in the current row.
@@ -455,6 +461,7 @@ impl<'a> Builder<'a> {
                 self.row.has_signal |= primary;
             }
             Use::Step { rank, .. } => {
+                self.row.step_cells += 1;
                 if value.is_finite() {
                     self.row.steps.push(rounded_step(rank, value));
                 }
@@ -470,6 +477,7 @@ impl<'a> Builder<'a> {
     #[inline]
     pub fn whole_step(&mut self, id: u32, step: i64) {
         if let Use::Step { rank, .. } = self.uses[id as usize] {
+            self.row.step_cells += 1;
             self.row.steps.push((rank, step, false));
         }
     }
@@ -478,6 +486,7 @@ impl<'a> Builder<'a> {
     pub fn text(&mut self, id: u32, text: &str) {
         match self.uses[id as usize] {
             Use::Step { rank, .. } => {
+                self.row.step_cells += 1;
                 let digits = text.split('/').next().unwrap_or(text).trim();
                 if let Ok(value) = digits.parse::<f64>()
                     && value.is_finite()
@@ -496,7 +505,9 @@ impl<'a> Builder<'a> {
     #[inline]
     pub fn filled(&mut self, id: u32, numeric: bool) {
         self.numeric[id as usize] |= numeric;
-        if !matches!(self.uses[id as usize], Use::Step { .. }) {
+        if matches!(self.uses[id as usize], Use::Step { .. }) {
+            self.row.step_cells += 1;
+        } else {
             self.row.filled.push(id);
         }
     }
@@ -605,6 +616,13 @@ impl<'a> Builder<'a> {
         let chosen = self.step_rank?;
         // Of a key that stands twice the last one counts, as in Python's json.
         let (_, step, fractional) = *self.row.steps.iter().rev().find(|(rank, ..)| *rank == chosen)?;
+        if self.row.has_signal {
+            self.signal_step_cells = self.row.step_cells;
+        } else if self.row.step_cells < self.signal_step_cells && self.axis.last().is_some_and(|last| step < last) {
+            // It counts something else: mmengine's rows of an evaluation have the epoch as `step`, and neither `iter` nor
+            // `epoch`, which its rows of the training have.
+            return None;
+        }
         if fractional {
             self.axis.fractional();
         }

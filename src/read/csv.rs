@@ -57,7 +57,7 @@ impl Reader for Csv {
             },
             Tracker {
                 name: "Keras CSVLogger",
-                version: "built",
+                version: "3.15.1",
                 files: "the user's file, a row an epoch",
                 nonfinite: "nan, inf, -inf",
                 missing: "NA for keys that are absent in a later epoch",
@@ -65,7 +65,7 @@ impl Reader for Csv {
             },
             Tracker {
                 name: "Stable-Baselines3",
-                version: "built",
+                version: "2.9.2",
                 files: "progress.csv",
                 nonfinite: "nan, inf",
                 missing: "empty cell",

@@ -76,7 +76,7 @@ impl Reader for Jsonl {
             },
             Tracker {
                 name: "Stable-Baselines3",
-                version: "built",
+                version: "2.9.2",
                 files: "progress.json",
                 nonfinite: "bare NaN, Infinity",
                 missing: "key absent",
@@ -385,6 +385,23 @@ mod tests {
 
     fn read(text: impl Into<Vec<u8>>) -> Recording {
         read_with(text, usize::MAX, &Limits::default()).unwrap()
+    }
+
+    #[test]
+    fn an_evaluation_that_counts_epochs_begins_no_attempt() {
+        // mmengine: the epoch is the `step` of an evaluation, which has neither `iter` nor `epoch`.
+        let row = |(index, step): (usize, i64)| {
+            let epoch = step / 4;
+            let evaluation = format!("{{\"val/loss\": 0.5, \"step\": {epoch}}}\n");
+            let row = format!("{{\"loss\": {index}, \"epoch\": {epoch}, \"iter\": {step}, \"step\": {step}}}\n");
+            if step % 4 == 0 { row + &evaluation } else { row }
+        };
+        let recording = read((1..13).chain(9..17).enumerate().map(row).collect::<String>());
+        assert_eq!(recording.records, 25);
+        let attempts: Vec<_> = recording.axis.attempts.iter().map(|own| (own.first_step, own.last_step)).collect();
+        assert_eq!(attempts, [(1, 12), (9, 16)]);
+        let evaluation = recording.with_role(Role::EvalLoss).next().expect("an evaluation");
+        assert_eq!((evaluation.tally.rows, evaluation.first_step, evaluation.last_step), (5, 4, 16));
     }
 
     fn points(recording: &Recording, name: &str) -> Vec<(i64, f64)> {

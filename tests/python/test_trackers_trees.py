@@ -27,6 +27,7 @@ def truth(name: str) -> dict[str, Any]:
 
 MLFLOW, DVCLIVE, NEPTUNE = truth("mlflow"), truth("dvclive"), truth("neptune")
 COMET, CLEARML = truth("comet"), truth("clearml")
+DEEPSPEED, TORCHTUNE = truth("deepspeed"), truth("torchtune")
 
 
 def numbers(metrics: dict[str, list[list[Any]]]) -> Metrics:
@@ -219,3 +220,58 @@ def test_clearml_archive_is_its_session() -> None:
     assert len(folder.names) > 0
     for name in folder.names:
         np.testing.assert_array_equal(folder.series(name), archive.series(name), err_msg=name)
+
+
+def test_deepspeed_says_the_same(count: Count) -> None:
+    path = DATA / "deepspeed" / "monitor" / "job"
+    tags = {Path(file).stem.removeprefix("Train_Samples_"): points for file, points in DEEPSPEED.items()}
+    want = numbers({f"Train/Samples/{tag}": points for tag, points in tags.items()})
+    same(path, want, "deepspeed/monitor", count)
+    scan = gs.scan(path, progress=False)
+    run = scan.runs.row(0, named=True)
+    assert (run["format"], run["step_name"], run["attempts"]) == ("deepspeed", "samples", 2)
+    finding = scan.findings.row(0, named=True)
+    assert (finding["metric"], finding["first_step"]) == ("Train/Samples/train_loss", 576)
+    # Samples are no steps of checkpoints.
+    assert finding["restore_status"] == "unknown"
+
+
+@pytest.mark.parametrize("file", sorted(TORCHTUNE))
+def test_torchtune_says_the_same(file: str, count: Count) -> None:
+    want = numbers(TORCHTUNE[file])
+    path = (DATA / "torchtune" / file).parent
+    same(path, want, f"torchtune/{path.name}", count)
+    scan = gs.scan(path, progress=False)
+    bad = bad_steps(want["grad_norm"])
+    assert scan.findings["first_step"].to_list() == bad[:1]
+    assert (len(bad) > 0) == (path.name == "nonfinite")
+
+
+@pytest.mark.parametrize(
+    ("fixture", "metric", "first_step", "attempts", "step_name"),
+    [
+        ("jsonl/mmengine", "grad_norm", 31, 1, "step"),
+        ("jsonl/verl-logger", "actor/grad_norm", 21, 1, "step"),
+        ("csv/keras-logger", "loss", 10, 2, "epoch"),
+        ("csv/sb3-logger", "train/value_loss", 18 * 2048, 1, "time/total_timesteps"),
+    ],
+)
+def test_loggers_without_a_tracker(
+    fixture: str, metric: str, first_step: int, attempts: int, step_name: str, count: Count
+) -> None:
+    scan = gs.scan(DATA / fixture, progress=False)
+    runs = scan.runs
+    assert set(runs["attempts"].to_list()) == {attempts}
+    assert set(runs["step_name"].to_list()) == {step_name}
+    found = scan.findings.filter(scan.findings["check"] == "nonfinite")
+    assert set(zip(found["metric"], found["first_step"], strict=True)) == {(metric, first_step)}
+    assert len(found) == len(runs)
+    count(f"recordings of {fixture}", len(runs))
+
+
+def test_a_missing_value_of_keras_is_no_row() -> None:
+    recording = gs.read(DATA / "csv" / "keras-logger" / "training.csv")
+    steps, values = recording.series("val_loss")
+    assert len(steps) > 0
+    assert np.isfinite(values).all()
+    assert "val_learning_rate" not in recording.names
