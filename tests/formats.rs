@@ -76,7 +76,8 @@ fn load(path: &Path) -> Fixture {
             Ok(read) => bytes = read,
             // A member of an archive.
             Err(_) => {
-                drop(disk.open(part).and_then(|mut file| file.read_to_end(&mut bytes)).expect("a part can be read"))
+                let mut file = disk.open(part).expect("a part can be opened");
+                file.read_to_end(&mut bytes).expect("a part can be read");
             }
         }
         memory.files.insert(part.path.clone(), bytes.into());
