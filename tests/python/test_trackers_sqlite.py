@@ -85,9 +85,11 @@ def test_mlflow_nan_and_inf_at_their_steps() -> None:
     assert steps[values == np.inf].tolist() == [34]
     assert steps[values == -np.inf].tolist() == [36]
     found = gs.scan(DATA / "mlflow_sql" / "runs", progress=False)
-    first = {row["run"]: row["first_step"] for row in found.findings.iter_rows(named=True)}
-    assert len(first) == 4
-    assert sorted(first.values()) == [15, 18, 20, 31]
+    names = dict(zip(found.runs["run"], found.runs["name"], strict=True))
+    first = {names[row["run"]]: row["first_step"] for row in found.findings.iter_rows(named=True)}
+    want = {"nonfinite": 31, "failed": 15, "killed": 18, "resumed": 20}
+    assert {name: first[name] for name in want} == want
+    assert not first.keys() & {"healthy", "stopped"}
 
 
 def test_mlflow_a_missing_value_is_no_row() -> None:
@@ -122,7 +124,6 @@ def test_mlflow_rows_in_the_log_are_read_and_nothing_is_written() -> None:
     assert listing() == before
     assert found.runs["status"].to_list() == ["damaged"]
     assert found.findings["first_step"].to_list() == [35]
-    assert found.skipped == 0
 
 
 TRACKIO = truth("trackio")
@@ -173,7 +174,8 @@ def test_trackio_nan_and_inf_at_the_trainers_steps() -> None:
 
 
 def test_trackio_killed_and_resumed() -> None:
-    assert len(trackio("killed", "killed").series("train/grad_norm")[0]) == 40
+    points = TRACKIO["killed/killed"]["train/grad_norm"]
+    assert len(trackio("killed", "killed").series("train/grad_norm")[0]) == len(points) > 20
     found = gs.scan(DATA / "trackio" / "runs", progress=False)
     (run,) = found.runs.filter(attempts=2).iter_rows(named=True)
     (row,) = found.findings.filter(run=run["run"]).iter_rows(named=True)
