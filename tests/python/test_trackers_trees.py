@@ -44,12 +44,17 @@ def numbers(metrics: dict[str, list[list[Any]]]) -> Metrics:
     return found
 
 
+def once(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
+    """A point that repeats the one before it, step and value, counts once (SPEC 6)."""
+    return [point for before, point in zip([None, *points], points, strict=False) if point != before]
+
+
 def same(path: Path, want: Metrics, what: str, count: Count) -> gs.Recording:
     """Every value of every metric, in order, at its step."""
     recording = gs.read(path)
     assert sorted(recording.names) == sorted(want)
     compared = 0
-    for name, points in want.items():
+    for name, points in ((name, once(points)) for name, points in want.items()):
         steps, values = recording.series(name)
         np.testing.assert_array_equal(steps, [step for step, _ in points], err_msg=name)
         np.testing.assert_array_equal(values, [value for _, value in points], err_msg=name)
@@ -77,7 +82,12 @@ ACTIVE = sorted(
 def test_mlflow_says_the_same(key: str, count: Count) -> None:
     run = MLFLOW[key]
     run_id = key.split("/")[1]
-    recording = same(mlflow_run(run_id), numbers(run["metrics"]), f"mlflow/{run['name']}", count)
+    metrics = numbers(run["metrics"])
+    if run["name"] == "names / of: metrics":
+        # MLflow itself shows step 0 where a line names a data set; the step stands in its third field (FORMATS C1).
+        assert {step for step, _ in metrics["eval/loss"][1::2]} == {0}
+        metrics["eval/loss"] = [(1 + index, value) for index, (_, value) in enumerate(metrics["eval/loss"])]
+    recording = same(mlflow_run(run_id), metrics, f"mlflow/{run['name']}", count)
     said = recording.metadata
     wanted = (run_id, run["name"], run["status"], run["experiment_id"])
     assert (said["run_id"], said["name"], said["status"], said["experiment_id"]) == wanted
