@@ -74,6 +74,11 @@ pub fn choose(
         return unknown(Some("no-checkpoint"));
     }
     let Some(unit) = unit else { return unknown(Some("no-step")) };
+    // W&B and trackio count calls of `log` where nobody gives them a step: one row after the other, whatever the trainer did.
+    let counts_calls = axis.step_name.as_deref() == Some("_step");
+    if counts_calls && axis.step_interval.is_none_or(|interval| interval <= 1.0) {
+        return unknown(Some("call-counter"));
+    }
     // A damage whose step was not recorded began somewhere after the last fine row.
     let Some(onset) = onset.or_else(|| last_good.map(|step| step.saturating_add(1))) else {
         return unknown(Some("no-step"));

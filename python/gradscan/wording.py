@@ -224,6 +224,7 @@ _RESTORE_REASONS = {
     "no-checkpoint": "no checkpoint is known",
     "no-step": "the recording has no steps to compare checkpoints with",
     "other-unit": "the checkpoints count something else than the recorded steps",
+    "call-counter": "the recorded _step counts calls of log, which need not be steps of the training",
     "no-good-row": "no good row was recorded before the damage",
     "none-before": "every checkpoint is from after the damage began",
     "inside-interval": "it lies between the last good row and the onset",

@@ -422,6 +422,8 @@ fn identify(
                     && READERS.iter().any(|reader| reader.recognise_name(&name) >= Confidence::Likely)
             };
             match (&target, promised) {
+                // In every wandb folder, and what it points to lies beside it.
+                (Ok(target), _) if target.is_dir() && entry.name() == "latest-run" => {}
                 (Ok(target), _) if target.is_dir() => links.push(entry.path.clone()),
                 (Ok(target), Some(_)) if is_scanned(target) => links.push(entry.path.clone()),
                 (target, Some(reader)) => {

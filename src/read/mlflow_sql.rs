@@ -6,6 +6,7 @@ mod store;
 mod tests;
 
 use super::database::{COMPANIONS, MAGIC, head_says, is_database_name};
+use super::trackio::Trackio;
 use super::{About, Confidence, Reader, Rejected, Request, Session, Shards, Tracker, is_git_lfs_pointer, single};
 use crate::model::{Entry, Format, Limits, Recording, Source};
 use store::Store;
@@ -86,7 +87,16 @@ impl Reader for MlflowSql {
 
     fn read(&self, source: &Source, session: &mut Session<'_>) -> Result<Vec<Recording>, Rejected> {
         let (request, limits) = (session.request, session.limits);
-        let store = Store::open(source, request, limits, session)?;
+        let store = match Store::open(source, request, limits, session) {
+            // A schema that begins with a page of pointers does not say whose it is before it is opened.
+            Err(rejected) if rejected.code() == "not-a-recording" => {
+                return match Trackio.read(source, session) {
+                    Err(other) if other.code() == "not-a-recording" => Err(rejected),
+                    other => other,
+                };
+            }
+            store => store?,
+        };
         let mut recordings = Vec::new();
         for shard in 0..store.count() {
             if session.files.cancelled() {
@@ -111,7 +121,10 @@ impl Reader for MlflowSql {
         limits: &'a Limits,
         session: &mut Session<'_>,
     ) -> Option<Result<Box<dyn Shards + 'a>, Rejected>> {
-        Some(Store::open(source, request, limits, session).map(|store| Box::new(store) as Box<dyn Shards + 'a>))
+        match Store::open(source, request, limits, session) {
+            Err(rejected) if rejected.code() == "not-a-recording" => None,
+            store => Some(store.map(|store| Box::new(store) as Box<dyn Shards + 'a>)),
+        }
     }
 }
 

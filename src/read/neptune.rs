@@ -48,6 +48,7 @@ impl Reader for Neptune {
         match (number(name).is_some(), name == METADATA, is_inside) {
             (true, ..) => Confidence::Maybe,
             (_, true, true) => Confidence::Certain,
+            (_, true, false) => Confidence::Maybe,
             _ => Confidence::No,
         }
     }
@@ -55,7 +56,11 @@ impl Reader for Neptune {
     fn recognise(&self, path: &str, head: &[u8]) -> Confidence {
         let name = path.rsplit('/').next().unwrap_or(path);
         if name == METADATA {
-            return self.recognise_name(path);
+            // The folder that was named may be the container itself.
+            let by_name = self.recognise_name(path);
+            let is_neptunes =
+                by_name == Confidence::Certain || memchr::memmem::find(head, b"\"containerId\"").is_some();
+            return if is_neptunes { Confidence::Certain } else { Confidence::No };
         }
         let is_inside = path.split('/').any(|part| part == ".neptune");
         if head.trim_ascii().is_empty() {

@@ -99,7 +99,7 @@ impl Reader for Swanlab {
         }
         let mut builder = session.builder_of_points(Format::Swanlab, false);
         let mut log = log::Log::default();
-        read_parts(source, session, &mut builder, &log::HEADER, &mut log, log::Log::begin_part)?;
+        read_parts(source, session, &mut builder, &log::HEADER, &mut log, log::Log::begin_part, &|_| true)?;
         log.describe(&mut builder);
         Ok(vec![builder.finish()])
     }

@@ -40,7 +40,7 @@ impl Reader for Torchtune {
             files: "<log_dir>/log_<unix time>.txt",
             nonfinite: "nan, inf",
             missing: "no pair; grad_norm only if clip_grad_norm is set",
-            not_read: "",
+            not_read: "lines that do not begin with `Step <n> |`",
         }]
     }
 

@@ -117,7 +117,7 @@ fn tell(begin: u64, bytes: u64, passed: Passed, into: &mut Builder<'_>) {
     into.fault(Fault::new(kind, place, detail));
 }
 
-/// Reads the parts of one run, in order, into one recording.
+/// Reads the parts of one run, in order, into one recording: of those of the source, the ones that `is_wanted`.
 pub fn read_parts<R: Records>(
     source: &Source,
     session: &mut Session<'_>,
@@ -125,9 +125,10 @@ pub fn read_parts<R: Records>(
     header: &'static FileHeader,
     records: &mut R,
     begin: impl Fn(&mut R),
+    is_wanted: &dyn Fn(usize) -> bool,
 ) -> Result<(), Rejected> {
     let (mut readable, mut refused) = (0, None);
-    for (index, part) in source.parts.iter().enumerate() {
+    for (index, part) in source.parts.iter().enumerate().filter(|(index, _)| is_wanted(*index)) {
         builder.begin_part(index as u32);
         begin(records);
         let mut decoder = Transactions::new(header, records);
@@ -168,7 +169,7 @@ pub fn group<'e>(
 ) -> Vec<Source> {
     let mut sources: Vec<Source> = Vec::new();
     let mut runs: HashMap<(&str, &str), Vec<(&str, &Entry)>> = HashMap::new();
-    for entry in own.iter().map(|index| &entries[*index]) {
+    for entry in own.iter().map(|index| &entries[*index]).filter(|entry| !is_copied_link(entry, entries)) {
         match id_of(entry).and_then(|id| run_directory(entry, id)) {
             Some(Home { folder, id, time }) => runs.entry((folder, id)).or_default().push((time, entry)),
             None => sources.push(single(format, entry)),
@@ -206,7 +207,21 @@ struct Home<'e> {
 fn run_directory<'e>(entry: &'e Entry, id: &'e str) -> Option<Home<'e>> {
     let (folder, _) = entry.parent().rsplit_once('/').unwrap_or(("", entry.parent()));
     let (time, own) = split_directory(entry)?;
-    (own == id).then_some(Home { folder, id, time })
+    // Two processes of one second: the second one's directory has a number behind its id.
+    let number = own.strip_prefix(id)?.strip_prefix('-');
+    let is_numbered = number.is_some_and(|number| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()));
+    (own == id || is_numbered).then_some(Home { folder, id, time })
+}
+
+/// Whether a log is what copying made of the link `latest-run`: a second copy of one in a directory beside it.
+fn is_copied_link(entry: &Entry, entries: &[Entry]) -> bool {
+    let Some(folder) = entry.parent().strip_suffix("latest-run") else { return false };
+    let is_original = |other: &Entry| {
+        let own = other.path.strip_prefix(folder).is_some_and(|rest| rest.matches('/').count() == 1);
+        own && other.path != entry.path && other.name() == entry.name() && other.size == entry.size
+    };
+    let first = entries.partition_point(|other| other.path.as_str() < folder);
+    entries[first..].iter().take_while(|other| other.path.starts_with(folder)).any(is_original)
 }
 
 /// Time and id in the name of the directory of a log: `offline-run-20260102_030405-abc`.

@@ -97,8 +97,10 @@ impl<'a> Builder<'a> {
         let step = points.step;
         let series = &mut self.series[index as usize];
         let Some(own) = series.points.as_deref_mut() else { return };
-        // What has no step repeats none.
-        if !points.stepless && own.is_duplicate(step, value, points.wall_time) {
+        // What has no step repeats none. A constant metric (a loss scale) in a file of its own, without times, repeats itself
+        // wherever a run goes over its steps again.
+        let can_repeat = !points.stepless && !(points.apart && points.wall_time.is_nan());
+        if can_repeat && own.is_duplicate(step, value, points.wall_time) {
             return;
         }
         if points.row_step != Some(step) || own.axis.last_record() == Some(self.records - 1) {

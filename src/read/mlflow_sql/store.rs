@@ -184,7 +184,7 @@ impl<'a> Store<'a> {
         }
         let made = made.and_then(|made| made).map_err(|trouble| trouble.rejected())?;
         let Some((metrics, ranges)) = made else {
-            let detail = "a database without MLflow's tables `runs` and `metrics`";
+            let detail = "a database without the tables of MLflow (`runs`, `metrics`) or trackio (`metrics`)";
             return Err(Rejected::unreadable("not-a-recording", detail));
         };
         let Plan { keys, runs, index, faults: met, .. } = plan;

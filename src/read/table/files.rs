@@ -355,7 +355,10 @@ impl Shards for Tables<'_> {
             return Vec::new();
         }
         self.runs.finish(&mut |recording| give(self.name(recording)));
-        std::mem::take(&mut *self.faults.lock().unwrap_or_else(PoisonError::into_inner))
+        let mut faults = std::mem::take(&mut *self.faults.lock().unwrap_or_else(PoisonError::into_inner));
+        // Whoever met them first.
+        faults.sort_by(|a, b| (a.place.part, a.place.at, &a.detail).cmp(&(b.place.part, b.place.at, &b.detail)));
+        faults
     }
 
     fn is_empty(&self) -> bool {

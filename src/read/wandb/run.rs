@@ -64,6 +64,12 @@ impl Run {
         Ok(())
     }
 
+    /// The project that it is of; empty where none is named.
+    pub fn project(&self) -> String {
+        let named = TEXTS.iter().zip(&self.texts).find(|((_, name), _)| *name == "project");
+        named.map(|(_, text)| text.clone()).unwrap_or_default()
+    }
+
     /// Takes a `RunExitRecord`; without a code it is 0.
     pub fn exit(&mut self, message: &[u8]) -> Result<(), Malformed> {
         let mut code = 0;
