@@ -176,6 +176,16 @@ mod tests {
     }
 
     #[test]
+    fn calls_of_log_are_no_steps() {
+        let mut axis = Axis { step_name: Some("_step".to_owned()), step_interval: Some(1.0), ..Axis::default() };
+        let restore = |axis: &Axis| choose(&at(&[20, 60]), Some(Unit::Step), Some(64), Some(66), axis);
+        assert_eq!(restore(&axis).reason, Some("call-counter"));
+        // Steps with gaps were given by the user.
+        axis.step_interval = Some(10.0);
+        assert_eq!((restore(&axis).status, restore(&axis).step), (RestoreStatus::Clean, Some(60)));
+    }
+
+    #[test]
     fn a_step_that_several_attempts_cover_is_uncertain() {
         let attempt = |record, first_step, last_step, training| Attempt { record, first_step, last_step, training };
         let axis = Axis { attempts: vec![attempt(0, 0, 50, 1), attempt(51, 30, 90, 1)], ..Axis::default() };

@@ -527,12 +527,17 @@ fn without_run(source: &Source, fault: Option<&Fault>) -> Outcome {
     outcome
 }
 
+/// Whether a source of which nothing could be read is only skipped: the user did not name it, and it turns out to be no
+/// recording, or a run that its tracker has deleted.
+pub fn is_left_out(source: &Source, discovery: &Discovery, rejected: &Rejected) -> bool {
+    let is_none = source.format.is_table() && rejected.code() == "not-a-recording";
+    (is_none || rejected.code() == "deleted") && !discovery.is_of_files()
+}
+
 /// A source, or a part of it, of which nothing could be read. A file that the user did not name, and that turns out to be no
 /// recording, is only skipped; so is a run that its tracker has deleted.
 fn rejected_part(source: &Source, part: Option<usize>, discovery: &Discovery, rejected: &Rejected) -> Done {
-    let is_left_out =
-        (source.format.is_table() && rejected.code() == "not-a-recording") || rejected.code() == "deleted";
-    if is_left_out && !discovery.is_of_files() {
+    if is_left_out(source, discovery, rejected) {
         return Done::Many(Found { skipped: 1, ..Found::default() });
     }
     let mut outcome = rejected_outcome(source, rejected);

@@ -7,7 +7,8 @@ use std::io::Read;
 use super::walk::{Damaged, Known, Walk};
 use super::{Asked, FIRST_HEAD, Filter, Refused};
 use crate::model::checkpoint_name;
-use crate::model::{Entry, EntryKind, FaultKind, Limits, Source};
+use crate::model::source::{DATABASE_COMPANIONS, companions, plain};
+use crate::model::{Entry, EntryKind, FaultKind, Limits, Part, Source};
 use crate::open::archive::{self, Archive, Container, Item, Member, What};
 use crate::read::{Confidence, Damage};
 
@@ -180,6 +181,13 @@ impl Walk {
                 if let Some(member) = listed[at].members.get(&part.path) {
                     archives[at].members.insert(part.path[slash + 1..].to_owned(), *member);
                 }
+                // A database is read with its log, which is no part of its own.
+                let beside = DATABASE_COMPANIONS.iter().flat_map(|ending| companions(&part.path, ending));
+                for path in beside.filter(|_| is_database(part)) {
+                    if let Some(member) = listed[at].members.get(&path) {
+                        archives[at].members.insert(path[slash + 1..].to_owned(), *member);
+                    }
+                }
             }
         }
         archives.retain(|archive| !archive.members.is_empty());
@@ -290,4 +298,10 @@ fn known(path: &str, mut contents: &mut dyn Read, limits: &Limits) -> Option<Kno
         }
     }
     Some(Known::Verdicts(verdicts))
+}
+
+/// Whether a part may be a database of SQLite.
+fn is_database(part: &Part) -> bool {
+    let name = plain(&part.name);
+    [".db", ".db3", ".sqlite", ".sqlite3", ".swanlab"].iter().any(|ending| name.ends_with(ending))
 }

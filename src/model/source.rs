@@ -127,6 +127,20 @@ pub fn plain(name: &str) -> &str {
     cut.filter(|at| *at > 0 && !name[..*at].ends_with('/')).map_or(name, |at| &name[..at])
 }
 
+/// Endings of the files that SQLite keeps beside a database.
+pub const DATABASE_COMPANIONS: [&str; 3] = ["-wal", "-shm", "-journal"];
+
+/// Paths at which a companion of a database may lie, best first: beside `a.db`, beside what `a.db.gz` was, packed like it.
+pub fn companions(path: &str, ending: &str) -> Vec<String> {
+    let plain = plain(path);
+    let packing = &path[plain.len()..];
+    let mut paths = vec![format!("{plain}{ending}")];
+    if !packing.is_empty() {
+        paths.extend([format!("{plain}{ending}{packing}"), format!("{path}{ending}")]);
+    }
+    paths
+}
+
 /// One file of a source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {

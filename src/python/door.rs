@@ -25,7 +25,7 @@ use crate::open::Disk;
 use crate::read::table::cells::NanMeaning;
 use crate::read::{Builder, Rejected, Request, TableColumns};
 use crate::scan::frame::{NanRule, Refused, plan, scan_batches};
-use crate::scan::{Advance, Options, Scan, jobs, outcome, read_source, scan as scan_paths};
+use crate::scan::{Advance, Options, Scan, is_left_out, jobs, outcome, read_source, scan as scan_paths};
 
 /// Between two calls of the progress callback.
 const TICK: Duration = Duration::from_millis(100);
@@ -459,12 +459,15 @@ fn read_all(path: &Path, request: &Request) -> Result<Vec<RecordingData>, Refusa
             let source = &discovery.sources[index];
             let run = if source.path.is_empty() { discovery.name.clone() } else { source.path.clone() };
             disk.begin(source);
-            let found =
-                read_source(source, &disk, request, &limits, &mut buffer).map_err(|rejected| match rejected {
-                    Rejected::Unreadable { code, detail } => Refusal { code, detail },
-                    other => Refusal { code: other.code(), detail: other.to_string() },
-                })?;
+            let found = read_source(source, &disk, request, &limits, &mut buffer);
             disk.end(false);
+            let found = match found {
+                // One of several that is no recording is no error of the others.
+                Err(rejected) if discovery.sources.len() > 1 && is_left_out(source, &discovery, &rejected) => continue,
+                Err(Rejected::Unreadable { code, detail }) => return Err(Refusal { code, detail }),
+                Err(other) => return Err(Refusal { code: other.code(), detail: other.to_string() }),
+                Ok(found) => found,
+            };
             let named = discovery.checkpoints_of(source);
             for recording in found {
                 recordings.push((index, RecordingData::new(run.clone(), source, recording, &named)));

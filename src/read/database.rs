@@ -14,6 +14,7 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use super::{Files, Rejected, Session, is_git_lfs_pointer};
+use crate::model::source::companions;
 use crate::model::{Fault, FaultKind, Part, Place, PlaceUnit};
 
 /// What a database begins with.
@@ -28,9 +29,6 @@ const TICK: i32 = 10_000;
 /// circle, or a view that multiplies, end here.
 const WORK: u64 = 5_000_000;
 const WORK_PER_BYTE: u64 = 8;
-
-/// Names with which a database's companions end: no recordings.
-pub const COMPANIONS: [&str; 3] = ["-wal", "-shm", "-journal"];
 
 /// Something that SQLite could not do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -138,6 +136,10 @@ impl Database {
         let mut faults = Vec::new();
         let is_cut = note_cut(head, size, index, &mut faults);
         note_journal(files, part, index, &mut faults);
+        if has_log && log_size <= session.limits.whole {
+            let whole = beside(files, part, "-wal", log_size).unwrap_or_default();
+            note_log(apply_log(&mut Vec::new(), &whole), index, &mut faults);
+        }
         let all = size.saturating_add(log_size);
         let settings = Settings { row: session.limits.record, work: work(all), is_cut };
         // What is immutable is read without a look at logs and locks. With a log it is no option: rows sit in it.
@@ -185,7 +187,7 @@ impl Database {
                 let detail = format!("its log (-wal) is longer than {limit} bytes and not applied: unpack both");
                 faults.push(Fault::new(FaultKind::Limit, begin(index), detail));
             } else {
-                apply_log(&mut bytes, &log);
+                note_log(apply_log(&mut bytes, &log), index, &mut faults);
             }
         }
         let size = bytes.len() as u64;
@@ -236,26 +238,32 @@ const LOG: u64 = 32;
 
 /// The first bytes of a companion of a part, at most `count`; `None` where there is none.
 fn beside(files: &dyn Files, part: &Part, suffix: &str, count: u64) -> Option<Vec<u8>> {
-    let companion = Part { path: format!("{}{suffix}", part.path), name: format!("{}{suffix}", part.name), size: 0 };
-    let mut head = Vec::new();
-    files.open(&companion).ok()?.take(count).read_to_end(&mut head).ok()?;
-    Some(head)
+    companions(&part.path, suffix).into_iter().find_map(|path| {
+        let name = path.rsplit('/').next().unwrap_or(&path).to_owned();
+        let mut head = Vec::new();
+        files.open(&Part { path, name, size: 0 }).ok()?.take(count).read_to_end(&mut head).ok()?;
+        Some(head)
+    })
 }
 
 fn size_beside(files: &dyn Files, part: &Part, suffix: &str) -> u64 {
-    let companion = Part { path: format!("{}{suffix}", part.path), name: format!("{}{suffix}", part.name), size: 0 };
-    files.ranges(&companion).map_or(0, |ranges| ranges.size())
+    let sizes = companions(&part.path, suffix).into_iter().filter_map(|path| {
+        let name = path.rsplit('/').next().unwrap_or(&path).to_owned();
+        files.ranges(&Part { path, name, size: 0 }).ok().map(|ranges| ranges.size())
+    });
+    sizes.into_iter().next().unwrap_or(0)
 }
 
-/// Puts the pages of a write-ahead log into the database, up to the last transaction that was committed. What does not
-/// match its checksum, and all behind it, is of an older log: SQLite passes it over as well.
-fn apply_log(database: &mut Vec<u8>, log: &[u8]) {
+/// Puts the pages of a write-ahead log into the database, up to the last transaction that was committed, and says where it is
+/// damaged: a frame of this log (the salts say so) whose checksum does not match. SQLite passes such a frame over without a
+/// word, and all behind it. Frames with other salts are of an older log.
+fn apply_log(database: &mut Vec<u8>, log: &[u8]) -> Option<(FaultKind, u64)> {
     const FRAME: usize = 24;
     const MAGIC: u32 = 0x377f_0682;
     let four = |bytes: &[u8], at: usize| {
         bytes.get(at..at + 4).and_then(|four| four.first_chunk()).map_or(0, |four| u32::from_be_bytes(*four))
     };
-    let Some((header, mut rest)) = log.split_at_checked(LOG as usize) else { return };
+    let (header, mut rest) = log.split_at_checked(LOG as usize)?;
     // The last bit says in which order of bytes the sums are taken.
     let is_big = four(header, 0) == MAGIC | 1;
     let page = four(header, 8) as usize;
@@ -274,7 +282,8 @@ fn apply_log(database: &mut Vec<u8>, log: &[u8]) {
     let mut sums = sum((0, 0), &header[..24]);
     let is_log = four(header, 0) & !1 == MAGIC && page.is_power_of_two() && (512..=65_536).contains(&page);
     if !is_log || sums != (four(header, 24), four(header, 28)) {
-        return;
+        // A log that was emptied begins with zeros.
+        return header.iter().any(|byte| *byte != 0).then_some((FaultKind::BadChecksum, 0));
     }
     // Every page that a transaction adds is in the log.
     let longest = database.len().saturating_add(log.len());
@@ -282,8 +291,11 @@ fn apply_log(database: &mut Vec<u8>, log: &[u8]) {
     while let Some((frame, behind)) = rest.split_at_checked(FRAME + page) {
         let (head, body) = frame.split_at(FRAME);
         sums = sum(sum(sums, &head[..8]), body);
-        if head[8..16] != header[16..24] || sums != (four(head, 16), four(head, 20)) {
-            return;
+        if head[8..16] != header[16..24] {
+            return None;
+        }
+        if sums != (four(head, 16), four(head, 20)) {
+            return Some((FaultKind::BadChecksum, (log.len() - rest.len()) as u64));
         }
         let begin = (four(head, 0) as usize).saturating_sub(1).saturating_mul(page);
         if begin.saturating_add(page) <= longest {
@@ -299,6 +311,18 @@ fn apply_log(database: &mut Vec<u8>, log: &[u8]) {
         }
         rest = behind;
     }
+    let is_cut = rest.get(8..16).is_some_and(|salts| *salts == header[16..24]);
+    is_cut.then_some((FaultKind::Truncated, (log.len() - rest.len()) as u64))
+}
+
+/// The fault that damage of a log is.
+fn note_log(damage: Option<(FaultKind, u64)>, part: u32, faults: &mut Vec<Fault>) {
+    let Some((kind, at)) = damage else { return };
+    let detail = match kind {
+        FaultKind::Truncated => format!("its log (-wal) ends inside a page, at byte {at}: rows behind it are lost"),
+        _ => format!("its log (-wal) is damaged at byte {at}: rows behind it are not read"),
+    };
+    faults.push(Fault::new(kind, begin(part), detail));
 }
 
 /// Compares the size with what the header says; a file that is shorter is cut.

@@ -5,9 +5,10 @@ mod store;
 #[cfg(test)]
 mod tests;
 
-use super::database::{COMPANIONS, MAGIC, head_says, is_database_name};
+use super::database::{MAGIC, head_says, is_database_name};
 use super::trackio::Trackio;
 use super::{About, Confidence, Reader, Rejected, Request, Session, Shards, Tracker, is_git_lfs_pointer, single};
+use crate::model::source::DATABASE_COMPANIONS;
 use crate::model::{Entry, Format, Limits, Recording, Source};
 use store::Store;
 
@@ -136,5 +137,5 @@ const WHOLE_HEAD: usize = 64 << 10;
 
 /// The name of the database that a companion belongs to.
 fn base(name: &str) -> Option<&str> {
-    COMPANIONS.iter().find_map(|suffix| name.strip_suffix(suffix)).filter(|base| is_database_name(base))
+    DATABASE_COMPANIONS.iter().find_map(|suffix| name.strip_suffix(suffix)).filter(|base| is_database_name(base))
 }

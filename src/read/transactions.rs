@@ -176,7 +176,8 @@ pub fn group<'e>(
         }
     }
     for mut attempts in runs.into_values() {
-        attempts.sort_by(|(a, first), (b, second)| a.cmp(b).then_with(|| first.path.cmp(&second.path)));
+        // Of one second, the directory without a number came first, and 2 before 10.
+        attempts.sort_by_key(|(time, entry)| (*time, entry.parent().len(), entry.path.as_str()));
         // The first directory names the recording: it stays the same when the run is resumed once more.
         let home = attempts[0].1.parent().to_owned();
         let name = |entry: &Entry| match attempts.len() {

@@ -8,9 +8,10 @@ use rusqlite::Connection;
 
 use super::DATABASE;
 use super::log::Sample;
+use crate::model::source::DATABASE_COMPANIONS;
 use crate::model::source::plain;
 use crate::model::{Entry, Fault, FaultKind, Format, Part, Place, PlaceUnit, Recording, Role, Severity, Source, roles};
-use crate::read::database::{COMPANIONS, Database, Trouble, integer, table, text};
+use crate::read::database::{Database, Trouble, integer, table, text};
 use crate::read::merge::{Apart, Merge};
 use crate::read::{Builder, Progress, Rejected, Session, StreamDecoder, Want, single};
 use crate::wire::json::{Cursor, Stop};
@@ -36,7 +37,7 @@ fn is_database(path: &str) -> bool {
 }
 
 fn is_companion(name: &str) -> bool {
-    name.strip_prefix(DATABASE).is_some_and(|suffix| COMPANIONS.contains(&suffix))
+    name.strip_prefix(DATABASE).is_some_and(|suffix| DATABASE_COMPANIONS.contains(&suffix))
 }
 
 /// Whether a file belongs to a board.

@@ -428,6 +428,10 @@ fn directories_of_one_run_are_one_source() {
         "q/run-abc.wandb",
         "q/wandb/run-20260105_030405-abc/copy.wandb",
         "q/run-2026-abc/run-abc.wandb",
+        "r/wandb/latest-run/run-abc.wandb",
+        "r/wandb/run-20260105_030405-abc-10/run-abc.wandb",
+        "r/wandb/run-20260105_030405-abc-2/run-abc.wandb",
+        "r/wandb/run-20260105_030405-abc/run-abc.wandb",
         "run-20260105_030405-z/run-z.wandb",
     ];
     let entries: Vec<Entry> =
@@ -446,6 +450,7 @@ fn directories_of_one_run_are_one_source() {
             ("q/run-abc.wandb", "q", 1),
             ("q/wandb/run-20260105_030405-abc", "q/wandb/run-20260105_030405-abc", 1),
             ("q/wandb/run-20260105_030405-abc/copy.wandb", "q/wandb/run-20260105_030405-abc", 1),
+            ("r/wandb/run-20260105_030405-abc", "r/wandb/run-20260105_030405-abc", 3),
             ("run-20260105_030405-z", "run-20260105_030405-z", 1),
         ]
     );
@@ -457,6 +462,8 @@ fn directories_of_one_run_are_one_source() {
     ];
     assert_eq!(parts, want);
     assert_eq!(sources[1].parts[0].name, "run-x-y.wandb");
+    let numbered: Vec<&str> = sources[6].parts.iter().map(|part| part.path.as_str()).collect();
+    assert_eq!(numbered, ["", "-2", "-10"].map(|n| format!("r/wandb/run-20260105_030405-abc{n}/run-abc.wandb")));
 }
 
 /// Every role that a check knows is read; the roles of the table decide, not this reader.
