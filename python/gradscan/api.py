@@ -693,8 +693,9 @@ def formats() -> pl.DataFrame:
 def trackers() -> pl.DataFrame:
     """The trackers and loggers whose files gradscan was tried on, one a row.
 
-    Columns: `tracker`, the `version` of the package that wrote the files of the tests ("built" where the tests build the
-    bytes themselves), the `format` that reads its `files`, how `nan` and `missing` values arrive, and what is `not_read`.
+    Columns: `tracker`, the `version` of the package that wrote the files of the tests ("built" where the tests build
+    the bytes themselves), the `format` that reads its `files`, how `nan` and `missing` values arrive, and what is
+    `not_read`.
     """
     return pl.DataFrame(_core.trackers())
 

@@ -700,8 +700,8 @@ def formats_command() -> None:
 
         columns = ("format", "files", "nan", "missing", "not read")
         _print(terminal.plain_table(columns, _core.format_rows(), width=_width(), color=_color()) + "\n")
-        columns = ("tracker", "version", "format", "files", "nan", "missing", "not read")
-        _print(terminal.plain_table(columns, _core.tracker_rows(), width=_width(), color=_color()))
+        of_trackers = ("tracker", "version", "format", "files", "nan", "missing", "not read")
+        _print(terminal.plain_table(of_trackers, _core.tracker_rows(), width=_width(), color=_color()))
 
 
 @app.command("demo", short_help="Write a small damaged archive to try it on.")

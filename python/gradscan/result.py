@@ -469,7 +469,8 @@ class Recording:
 
     `roles` maps each name to the role that it was recognised as, or None. `records` has one row for each record that
     holds a series (`record`, `step`, `attempt`, `time`); `rows` maps each name to the rows of `records` that its values
-    belong to. `metadata` is what the tracker says of the run itself: `run_id`, `name`, `exit_code`, `status` ..., as texts.
+    belong to. `metadata` is what the tracker says of the run itself: `run_id`, `name`, `exit_code`, `status` ..., as
+    texts.
     """
 
     run: str

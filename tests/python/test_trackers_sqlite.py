@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import math
+import sqlite3
+import tarfile
+import zipfile
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -208,3 +213,77 @@ def test_swanlab_board_of_a_real_training(corpus: Path) -> None:
     found = gs.scan(corpus / "swanlab" / "qwen3-qlora", progress=False)
     assert found.runs["status"].to_list() == ["clean"]
     assert found.runs["name"].to_list() == ["qwen3-1.7B-QLoRA"]
+
+
+def packed(home: Path, form: str) -> Path:
+    """The database whose damage is in its log alone, and the log, in one form of packing."""
+    home.mkdir()
+    files = [DATA / "mlflow_sql" / "wal" / name for name in ("mlflow.db", "mlflow.db-wal")]
+    if form == "zip":
+        with zipfile.ZipFile(home / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+            for file in files:
+                archive.write(file, f"store/{file.name}")
+    elif form.startswith("tar"):
+        with tarfile.open(home / f"a.{form}", "w:gz" if form.endswith("gz") else "w") as archive:
+            for file in files:
+                archive.add(file, f"store/{file.name}")
+    else:
+        for file in files:
+            packs = form == "gz" or file.name.endswith(".db")
+            content = file.read_bytes()
+            (home / (file.name + ".gz" if packs else file.name)).write_bytes(
+                gzip.compress(content) if packs else content
+            )
+    return home
+
+
+@pytest.mark.parametrize("form", ["zip", "tar", "tar.gz", "gz", "gz of the database alone"])
+def test_the_log_of_a_packed_database_is_read(tmp_path: Path, form: str) -> None:
+    found = gs.scan(packed(tmp_path / "packed", form), progress=False)
+    assert found.runs["records"].to_list() == [40]
+    assert found.findings["first_step"].to_list() == [35]
+    assert found.faults.is_empty()
+
+
+def test_a_damaged_log_is_told(tmp_path: Path) -> None:
+    for name in ("mlflow.db", "mlflow.db-wal"):
+        content = bytearray((DATA / "mlflow_sql" / "wal" / name).read_bytes())
+        if name.endswith("-wal"):
+            content[len(content) // 2] ^= 1
+        (tmp_path / name).write_bytes(content)
+    found = gs.scan(tmp_path, progress=False)
+    assert found.runs["records"].to_list() == [20]
+    assert found.faults["kind"].to_list() == ["bad-checksum"]
+
+
+def test_a_deleted_run_is_no_error_of_those_beside_it() -> None:
+    tree = DATA / "mlflow" / "runs"
+    assert len(gs.read_all(tree)) == len(gs.scan(tree, progress=False)) > 4
+
+
+def test_a_trackio_database_with_all_of_its_tables(tmp_path: Path) -> None:
+    """Its schema does not fit the first page, as that of every database which trackio itself makes."""
+    path = tmp_path / "project.db"
+    database = sqlite3.connect(path)
+    database.execute(
+        "CREATE TABLE metrics (id INTEGER PRIMARY KEY AUTOINCREMENT, run_id TEXT, timestamp TEXT NOT NULL,"
+        " run_name TEXT NOT NULL, step INTEGER NOT NULL, metrics TEXT NOT NULL, log_id TEXT, space_id TEXT)"
+    )
+    for number in range(40):
+        columns = ", ".join(f"a_column_of_some_length_{k} TEXT" for k in range(20))
+        database.execute(f"CREATE TABLE other_table_{number} ({columns})")
+    for step in range(60):
+        norm = "NaN" if step == 33 else 1.0 + step % 7 / 10
+        row = json.dumps({"train/grad_norm": norm}).encode()
+        values = ("r1", f"2026-01-01T00:00:{step:02}+00:00", "run one", step, row)
+        database.execute(
+            "INSERT INTO metrics (run_id, timestamp, run_name, step, metrics) VALUES (?, ?, ?, ?, ?)", values
+        )
+    database.commit()
+    database.close()
+    assert path.read_bytes()[100] == 5  # the schema begins with a page of pointers
+    found = gs.scan(tmp_path, progress=False)
+    assert found.runs.select("format", "status", "records").rows() == [("trackio", "damaged", 60)]
+    assert found.findings["first_step"].to_list() == [33]
+    (recording,) = gs.read_all(path)
+    assert math.isnan(recording.series("train/grad_norm")[1][33])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -146,3 +148,33 @@ def test_what_lies_beside_a_log_is_no_recording() -> None:
     found = gs.scan(FIXTURES, progress=False)
     assert set(found.runs["format"]) == {"wandb"}
     assert len(found.runs) == len(NAMES)
+
+
+def write_log(path: Path, project: str, norms: list[float]) -> None:
+    """A log by wandb's own data store and messages."""
+    record: Any = import_module("wandb.proto.wandb_internal_pb2").Record
+    store: Any = import_module("wandb.sdk.internal.datastore").DataStore()
+    path.parent.mkdir(parents=True)
+    store.open_for_write(str(path))
+    begin = record(num=1)
+    begin.run.run_id, begin.run.project = "seed0", project
+    store.write(begin)
+    for step, norm in enumerate(norms):
+        row = record(num=step + 2)
+        for name, value in {"grad_norm": norm, "global_step": step, "_step": step}.items():
+            row.history.item.add(nested_key=[name], value_json=json.dumps(value))
+        store.write(row)
+    store.close()
+
+
+def test_one_id_in_two_projects_is_two_runs(tmp_path: Path) -> None:
+    """An id is unique within its project only: pooled, the large norms of one would hide the spikes of the other."""
+    large = [100.0 + k % 3 for k in range(200)]
+    spiking = [80.0 if k in (60, 90, 120) else 1.0 + k % 7 / 10 for k in range(200)]
+    for day, (project, norms) in enumerate({"a": large, "b": spiking, "a again": []}.items()):
+        path = tmp_path / "wandb" / f"offline-run-2026010{day + 1}_030405-seed0" / "run-seed0.wandb"
+        write_log(path, project.split()[0], norms or large)
+    found = gs.scan(tmp_path, progress=False)
+    assert sorted(found.runs.select("status", "records").rows()) == [("clean", 400), ("damaged", 200)]
+    assert found.findings.select("check", "first_step", "count").rows() == [("spikes", 60, 3)]
+    assert sorted(run.metadata["project"] for run in gs.read_all(tmp_path)) == ["a", "b"]
