@@ -99,8 +99,8 @@ impl<'a> Builder<'a> {
         let Some(own) = series.points.as_deref_mut() else { return };
         // What has no step repeats none. A constant metric (a loss scale) in a file of its own, without times, repeats itself
         // wherever a run goes over its steps again.
-        let can_repeat = !points.stepless && !(points.apart && points.wall_time.is_nan());
-        if can_repeat && own.is_duplicate(step, value, points.wall_time) {
+        let repeats_none = points.stepless || points.apart && points.wall_time.is_nan();
+        if !repeats_none && own.is_duplicate(step, value, points.wall_time) {
             return;
         }
         if points.row_step != Some(step) || own.axis.last_record() == Some(self.records - 1) {
