@@ -257,7 +257,10 @@ fn the_log_of_a_packed_database_is_applied() {
     assert_eq!(with(b""), (20, vec![], vec![]));
     // Only whole transactions count (this one ends with the log), and nothing behind a wrong sum; both are told.
     for cut in (512..LOG.len()).step_by(512) {
-        assert_eq!(with(&LOG[..cut]), (20, vec![], vec![FaultKind::Truncated]), "cut at {cut}");
+        // Between two pages it is a transaction that did not end, as a killed writer leaves it.
+        let is_between = (cut - 32) % (24 + 1024) == 0;
+        let told = if is_between { vec![] } else { vec![FaultKind::Truncated] };
+        assert_eq!(with(&LOG[..cut]), (20, vec![], told), "cut at {cut}");
         let mut flipped = LOG.to_vec();
         flipped[cut] ^= 1;
         assert_eq!(with(&flipped), (20, vec![], vec![FaultKind::BadChecksum]), "flip at {cut}");
