@@ -581,7 +581,7 @@ class Lab:
     @cached_property
     def wandb(self) -> Path:
         root = self.folder / "wandb"
-        for k, curve in enumerate(curves(self.size(100, 6), self.size(2000, 250))):
+        for k, curve in enumerate(curves(self.size(100, 10), self.size(2000, 250))):
             name = f"bench{k:03}"
             WandbLogs.write(root / f"offline-run-20260101_{k:06}-{name}" / f"run-{name}.wandb", curve, seed=k)
         return root

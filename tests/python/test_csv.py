@@ -70,7 +70,7 @@ def test_spikes_are_found(tmp_path: Path, write: Writer, name: str, metric: str)
     [
         (makers.keras_csv, "training.csv", "loss", "epoch"),
         (makers.sb3_csv, "progress.csv", "train/loss", "time/total_timesteps"),
-        (makers.deepspeed_csv, "Train_Samples_train_loss.csv", "train_loss", "step"),
+        (makers.deepspeed_csv, "Train_Samples_train_loss.csv", "Train/Samples/train_loss", "samples"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
